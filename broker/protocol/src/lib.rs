@@ -1,0 +1,1 @@
+//! Kafka's wire protocol and record batches: bytes to types and back.

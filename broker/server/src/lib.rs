@@ -1,0 +1,1 @@
+//! The broker process: listener, handlers, topics.

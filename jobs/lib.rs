@@ -1,0 +1,1 @@
+//! logferry: the commands.

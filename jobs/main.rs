@@ -1,0 +1,2 @@
+//! The `logferry` binary.
+fn main() {}

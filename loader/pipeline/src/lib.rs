@@ -1,0 +1,1 @@
+//! Partition ranges to published runs: plan, tasks, decode, group, write, commit, verify.
