@@ -43,6 +43,25 @@ pub enum Operation {
     Delete,
 }
 
+impl Operation {
+    /// Whether it changes something, so that a lost answer leaves the outcome open.
+    #[must_use]
+    pub fn changes(self) -> bool {
+        match self {
+            Self::Open | Self::Stat | Self::List | Self::Read => false,
+            Self::Mkdir
+            | Self::Mkdirs
+            | Self::Create
+            | Self::Write
+            | Self::Close
+            | Self::Put
+            | Self::Replace
+            | Self::Rename
+            | Self::Delete => true,
+        }
+    }
+}
+
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -173,7 +192,7 @@ pub enum Error {
         #[source]
         source: Cause,
     },
-    /// The device, or every DataNode, is full.
+    /// The device is full.
     #[error("cannot {operation} {path}: no space left")]
     NoSpace {
         /// What was asked.

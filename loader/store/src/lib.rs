@@ -27,11 +27,18 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 mod error;
+mod hdfs;
 mod local;
 mod location;
 mod path;
 
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+#[cfg(any(test, feature = "faulty"))]
+pub mod faulty;
+
 pub use error::{Cause, Error, ErrorKind, Operation, Result};
+pub use hdfs::HdfsStore;
 pub use local::LocalStore;
 pub use path::{InvalidStorePath, StorePath};
 
@@ -247,7 +254,7 @@ impl Default for StoreConfig {
 /// | location | store |
 /// |---|---|
 /// | `hdfs://namenode:8020/a/b` | that NameNode; the port may be left out |
-/// | `hdfs://nameservice/a/b` | the NameNodes that hdfs-site.xml gives for it |
+/// | `hdfs://nameservice/a/b` | its namenodes, from hdfs-site.xml |
 /// | `hdfs:///a/b` | `fs.defaultFS` of core-site.xml |
 /// | `file:///a/b`, `/a/b`, `a/b` | the local file system; relative to the working directory |
 ///
@@ -263,12 +270,8 @@ pub async fn open(location: &str, config: &StoreConfig) -> Result<(Arc<dyn Store
             Ok((Arc::new(LocalStore::new()), path))
         }
         location::Location::Hdfs { authority, path } => {
-            let reason =
-                format!("hdfs comes with the next commit: {authority:?} {path} {config:?}");
-            Err(Error::Location {
-                location: location.to_owned(),
-                reason,
-            })
+            let store = HdfsStore::open(location, authority.as_deref(), config).await?;
+            Ok((Arc::new(store), path))
         }
     }
 }

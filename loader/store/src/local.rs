@@ -106,18 +106,21 @@ fn from_io(operation: Operation, path: &StorePath, error: io::Error) -> Error {
 
 /// [`from_io`] of a call that makes `path`: what is missing then is its directory.
 fn from_making(operation: Operation, path: &StorePath, error: io::Error) -> Error {
-    match from_io(operation, path, error) {
-        Error::NotFound { path } => Error::ParentMissing { path },
-        other => other,
+    let error = from_io(operation, path, error);
+    if let Error::NotFound { path } = error {
+        Error::ParentMissing { path }
+    } else {
+        error
     }
 }
 
 /// [`from_io`] of a write or fsync: what is not the disk being full means "again, by a new name".
 fn from_writing(operation: Operation, path: &StorePath, error: io::Error) -> Error {
-    match from_io(operation, path, error) {
-        Error::Io { path, source, .. } => Error::WriteFailed { path, source },
-        other => other,
+    let error = from_io(operation, path, error);
+    if let Error::Io { path, source, .. } = error {
+        return Error::WriteFailed { path, source };
     }
+    error
 }
 
 /// Opens the directory that holds `path`, in order to fsync it after a change.
@@ -162,10 +165,8 @@ fn entry(path: StorePath, metadata: &std::fs::Metadata) -> Entry {
 fn stat(path: &StorePath) -> Result<Option<Entry>> {
     match std::fs::metadata(path) {
         Ok(metadata) => Ok(Some(entry(path.clone(), &metadata))),
-        Err(error) => match from_io(Operation::Stat, path, error) {
-            Error::NotFound { .. } => Ok(None),
-            other => Err(other),
-        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(from_io(Operation::Stat, path, error)),
     }
 }
 

@@ -1,0 +1,1 @@
+//! Tests that every store must pass.
