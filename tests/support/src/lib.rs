@@ -21,6 +21,8 @@ mod kafka;
 mod net;
 pub mod probe;
 pub mod process;
+mod proxy;
+mod python;
 mod service;
 mod tmpfs;
 
@@ -34,6 +36,8 @@ pub use java::Answer;
 pub use kafka::{Endpoint, Kafka, KafkaOptions, TestRecords, TransactionEnd};
 pub use net::free_ports;
 pub use process::{Process, Scratch};
+pub use proxy::{Fault, TcpProxy};
+pub use python::{Python, python};
 pub use tmpfs::Tmpfs;
 
 /// Names the folder of a running Kafka, as `test-services` prints it.

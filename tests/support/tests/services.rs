@@ -1,11 +1,15 @@
 //! The real services start, answer, survive what tests do to them, and leave nothing behind.
 
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use test_support::probe::{cpu, usage};
 use test_support::process::is_running;
 use test_support::{
-    Hdfs, HdfsNode, HdfsOptions, Kafka, KafkaOptions, TestRecords, TransactionEnd, wait_until,
+    Hdfs, HdfsNode, HdfsOptions, Kafka, KafkaOptions, TestRecords, Tmpfs, TransactionEnd, hdfs,
+    kafka, python, random_topic, wait_until,
 };
 
 #[test]
@@ -137,6 +141,116 @@ fn a_service_that_cannot_start_shows_its_log() {
     };
     let error = format!("{:#}", Kafka::start(&options).unwrap_err());
     assert!(error.contains("log.segment.bytes"), "{error}");
+}
+
+/// What `tests/run` does: the services live in one process, tests in others, and a test run that is killed takes
+/// them with it.
+#[test]
+fn services_of_a_killed_owner_end_and_until_then_serve_other_processes() {
+    let begin = Instant::now();
+    let mut owner = Command::new(env!("CARGO_BIN_EXE_test-services"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut variables = Vec::new();
+    for line in BufReader::new(owner.stdout.take().unwrap()).lines() {
+        let line = line.unwrap();
+        if line == "ready" {
+            break;
+        }
+        let (name, value) = line
+            .strip_prefix("export ")
+            .unwrap()
+            .split_once('=')
+            .unwrap();
+        variables.push((name.to_owned(), value.trim_matches('\'').to_owned()));
+    }
+    println!("both services were ready after {:?}", begin.elapsed());
+    assert_eq!(variables.len(), 2);
+    let mut pids = Vec::new();
+    for (_, folder) in &variables {
+        for file in std::fs::read_dir(Path::new(folder).join("pids")).unwrap() {
+            let pid = std::fs::read_to_string(file.unwrap().path()).unwrap();
+            pids.push(pid.parse().unwrap());
+        }
+    }
+    assert_eq!(pids.len(), 5, "one broker, one NameNode, three DataNodes");
+    assert!(pids.iter().all(|pid| is_running(*pid)));
+
+    let user = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "shared_services_answer"])
+        .envs(variables.clone())
+        .output()
+        .unwrap();
+    assert!(
+        user.status.success(),
+        "{}",
+        String::from_utf8_lossy(&user.stdout)
+    );
+
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    let gone = || {
+        let folders = variables.iter().map(|(_, folder)| Path::new(folder));
+        pids.iter().all(|pid| !is_running(*pid))
+            && folders
+                .map(Path::try_exists)
+                .all(|exists| matches!(exists, Ok(false)))
+    };
+    wait_until(Duration::from_secs(30), gone).unwrap();
+}
+
+#[test]
+#[ignore = "services_of_a_killed_owner_end_and_until_then_serve_other_processes runs it"]
+fn shared_services_answer() {
+    let topic = random_topic("shared");
+    kafka().create_topic(&topic, 1, 1, &[]).unwrap();
+    assert_eq!(kafka().offsets(&topic, 0).unwrap(), 0..0);
+    assert!(
+        kafka().pid(0).is_err(),
+        "a shared broker is nobody's to kill"
+    );
+    assert_eq!(hdfs().status().unwrap().live_datanodes, 3);
+    hdfs().dfs(&["-ls", "/"]).unwrap();
+}
+
+#[test]
+fn a_small_file_system_is_full_soon_and_read_only_when_told() {
+    let disk = Tmpfs::mount(64 * 1024).unwrap();
+    let full = std::fs::write(disk.path().join("a"), vec![0; 128 * 1024]).unwrap_err();
+    assert_eq!(full.kind(), ErrorKind::StorageFull);
+    disk.set_read_only(true).unwrap();
+    let refused = std::fs::write(disk.path().join("b"), "b").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+    let folder = disk.path().to_owned();
+    drop(disk);
+    assert_gone(&[], &folder);
+}
+
+#[test]
+fn python_has_the_readers_and_all_flights() {
+    let program = "import duckdb, sys; \
+        print(duckdb.sql(f\"select count(*), count(distinct dest) from '{sys.argv[1]}'\").fetchall()); \
+        import pyarrow; print(pyarrow.__version__)";
+    let flights = python().flights_csv();
+    let printed = python().run(program, &[flights.to_str().unwrap()]).unwrap();
+    assert_eq!(printed, "[(336776, 105)]\n26.0.1\n");
+}
+
+#[test]
+fn a_probe_sees_memory_and_time_of_a_process() {
+    let me = std::process::id();
+    let ballast = vec![1_u8; 64 << 20];
+    let before = cpu(me).unwrap();
+    wait_until(Duration::from_secs(60), || cpu(me).unwrap() > before).unwrap();
+    let usage = usage(me).unwrap();
+    assert!(usage.rss_bytes > 64 << 20, "{usage:?}");
+    assert!(
+        usage.peak_rss_bytes >= usage.rss_bytes && usage.threads > 1,
+        "{usage:?}"
+    );
+    drop(ballast);
 }
 
 fn assert_gone(pids: &[u32], folder: &Path) {
