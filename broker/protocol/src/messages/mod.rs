@@ -131,7 +131,20 @@ apis! {
     Fetch = fetch, FetchRequest => FetchResponse;
     ListOffsets = list_offsets, ListOffsetsRequest => ListOffsetsResponse;
     Metadata = metadata, MetadataRequest => MetadataResponse;
+    OffsetCommit = offset_commit, OffsetCommitRequest => OffsetCommitResponse;
+    OffsetFetch = offset_fetch, OffsetFetchRequest => OffsetFetchResponse;
+    FindCoordinator = find_coordinator, FindCoordinatorRequest => FindCoordinatorResponse;
     ApiVersions = api_versions, ApiVersionsRequest => ApiVersionsResponse;
+    CreateTopics = create_topics, CreateTopicsRequest => CreateTopicsResponse;
+    DeleteTopics = delete_topics, DeleteTopicsRequest => DeleteTopicsResponse;
+    DeleteRecords = delete_records, DeleteRecordsRequest => DeleteRecordsResponse;
+    InitProducerId = init_producer_id, InitProducerIdRequest => InitProducerIdResponse;
+    OffsetForLeaderEpoch = offset_for_leader_epoch,
+        OffsetForLeaderEpochRequest => OffsetForLeaderEpochResponse;
+    DescribeConfigs = describe_configs, DescribeConfigsRequest => DescribeConfigsResponse;
+    DescribeLogDirs = describe_log_dirs, DescribeLogDirsRequest => DescribeLogDirsResponse;
+    CreatePartitions = create_partitions, CreatePartitionsRequest => CreatePartitionsResponse;
+    DescribeCluster = describe_cluster, DescribeClusterRequest => DescribeClusterResponse;
 }
 
 impl ApiKey {
