@@ -210,8 +210,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn attempt_that_hangs_is_cut_at_the_deadline() {
         let started = Instant::now();
-        let error = retry(&policy(), SUBJECT, std::future::pending::<Result<()>>);
-        let error = error.await.unwrap_err();
+        let never = std::future::pending::<Result<()>>;
+        let error = retry(&policy(), SUBJECT, never).await.unwrap_err();
         assert!(
             matches!(error, Error::Timeout { source: None, .. }),
             "{error}"

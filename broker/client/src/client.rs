@@ -133,7 +133,7 @@ impl Client {
     pub(crate) async fn on_any<R: Request>(
         &self,
         wanted: &RangeInclusive<i16>,
-        request: impl Fn(i16) -> R,
+        request: impl Fn(i16) -> R + Send + Sync,
     ) -> Result<R::Response> {
         let mut last = None;
         for address in self.inner.metadata.addresses(&self.inner.bootstrap) {
@@ -159,13 +159,13 @@ impl Client {
     }
 
     /// A request to a partition's leader, repeated with fresh metadata until the deadline.
-    pub(crate) async fn on_leader<R: Request, T>(
+    pub(crate) async fn on_leader<R: Request, T: Send>(
         &self,
         topic: &TopicName,
         partition: i32,
         wanted: &RangeInclusive<i16>,
-        request: impl Fn(&Leader) -> R,
-        read: impl Fn(R::Response) -> Result<T>,
+        request: impl Fn(&Leader) -> R + Send + Sync,
+        read: impl Fn(R::Response) -> Result<T> + Send + Sync,
     ) -> Result<T> {
         let subject = Subject {
             operation: R::NAME,
@@ -193,8 +193,8 @@ impl Client {
         &self,
         topic: &TopicName,
         wanted: &RangeInclusive<i16>,
-        request: impl Fn(i16) -> R,
-        read: impl Fn(R::Response) -> Result<()>,
+        request: impl Fn(i16) -> R + Send + Sync,
+        read: impl Fn(R::Response) -> Result<()> + Send + Sync,
     ) -> Result<()> {
         let subject = Subject {
             operation: R::NAME,
@@ -238,15 +238,14 @@ pub(crate) struct Answer<'a> {
 impl Answer<'_> {
     /// An error code other than 0 as an error.
     pub(crate) fn check(self) -> Result<()> {
-        match ErrorCode::from_i16(self.code) {
-            ErrorCode::None => Ok(()),
-            code => Err(Error::Kafka {
+        ErrorCode::from_i16(self.code)
+            .into_result()
+            .map_err(|code| Error::Kafka {
                 operation: self.operation,
                 code,
                 topic: self.topic.cloned(),
                 partition: self.partition,
                 message: self.message.map(ToString::to_string),
-            }),
-        }
+            })
     }
 }

@@ -108,7 +108,7 @@ impl Shared {
     }
 
     /// Fails all who wait. The first error stays.
-    fn poison(&self, error: Error) {
+    fn poison(&self, error: &Error) {
         let mut state = self.state();
         if let State::Open(waiting) = &mut *state {
             let waiting = std::mem::take(waiting);
@@ -271,7 +271,7 @@ impl Connection {
         let version = self.versions.choose::<R>(wanted)?;
         let answer = self.exchange(version, limit, &request(version)).await?;
         self.decode::<R>(version, answer)
-            .inspect_err(|error| self.close(error.clone()))
+            .inspect_err(|error| self.close(error))
     }
 
     /// Reads an answer.
@@ -294,7 +294,7 @@ impl Connection {
         Ok(async move {
             let answer = self.answer(sent).await?;
             self.decode::<R>(version, answer)
-                .inspect_err(|error| self.close(error.clone()))
+                .inspect_err(|error| self.close(error))
         })
     }
 
@@ -360,7 +360,7 @@ impl Connection {
             operation,
             after,
         };
-        self.close(error.clone());
+        self.close(&error);
         error
     }
 
@@ -403,7 +403,7 @@ impl Connection {
         }
     }
 
-    fn close(&self, error: Error) {
+    fn close(&self, error: &Error) {
         self.shared.poison(error);
         self.closed.cancel();
     }
@@ -424,7 +424,7 @@ impl Task {
             failure = self.read(read_half) => failure,
             failure = self.write(write_half, frames) => failure,
         };
-        self.shared.poison(failure);
+        self.shared.poison(&failure);
     }
 
     async fn write(&self, mut socket: OwnedWriteHalf, mut frames: mpsc::Receiver<Bytes>) -> Error {

@@ -271,20 +271,23 @@ impl Error {
 
     /// Kafka's error code, if the broker gave one, also as the last cause of a timeout.
     pub fn code(&self) -> Option<ErrorCode> {
-        match self.root() {
-            Self::Kafka { code, .. } => Some(*code),
-            _ => None,
+        if let Self::Kafka { code, .. } = self.root() {
+            Some(*code)
+        } else {
+            None
         }
     }
 
     /// The last cause of a timeout, or the error itself.
     pub fn root(&self) -> &Self {
-        match self {
-            Self::Timeout {
-                source: Some(source),
-                ..
-            } => source.root(),
-            other => other,
+        if let Self::Timeout {
+            source: Some(source),
+            ..
+        } = self
+        {
+            source.root()
+        } else {
+            self
         }
     }
 
@@ -325,16 +328,19 @@ impl Error {
 
     /// Whether the leader or coordinator asked is probably not the right one any more.
     pub(crate) fn wants_refresh(&self) -> bool {
-        match self {
-            Self::Kafka { code, .. } => code.refreshes_metadata(),
-            Self::Unreachable { .. }
-            | Self::Disconnected { .. }
-            | Self::NoAnswer { .. }
-            | Self::NoLeader { .. }
-            | Self::UnknownTopic { .. }
-            | Self::UnknownPartition { .. } => true,
-            _ => false,
+        if let Self::Kafka { code, .. } = self {
+            // An epoch unknown to the broker may also be that of a topic of the same name before.
+            return code.refreshes_metadata() || *code == ErrorCode::UnknownLeaderEpoch;
         }
+        matches!(
+            self,
+            Self::Unreachable { .. }
+                | Self::Disconnected { .. }
+                | Self::NoAnswer { .. }
+                | Self::NoLeader { .. }
+                | Self::UnknownTopic { .. }
+                | Self::UnknownPartition { .. }
+        )
     }
 
     /// Whether the thing may only be too new for the broker asked.

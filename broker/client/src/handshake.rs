@@ -1,4 +1,4 @@
-//! The first exchange of a connection: ApiVersions.
+//! The first exchange of a connection: `ApiVersions`.
 //!
 //! Version 3 is tried first. A broker that does not know it answers in the form of version 0, with
 //! error 35 (KIP-511); then version 0 is asked. The answer's header never has tagged fields.
@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use broker_protocol::ByteString;
 use broker_protocol::error_code::ErrorCode;
-use broker_protocol::messages::ApiVersionsRequest;
+use broker_protocol::messages::{ApiVersionsRequest, Message};
 
+use crate::client::Answer;
 use crate::connection::Connection;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::versions::Versions;
 
-/// First version of ApiVersions that names the client.
+/// First version of `ApiVersions` that names the client.
 const NAMED: i16 = 3;
 
 /// Asks a fresh connection what it offers.
@@ -34,17 +35,17 @@ pub(crate) async fn versions(connection: &Connection, limit: Duration) -> Result
             .await?;
     }
     let response = connection.decode::<ApiVersionsRequest>(version, answer)?;
-    match ErrorCode::from_i16(response.error_code) {
-        ErrorCode::None => Ok(Versions::new(
-            Arc::clone(connection.address()),
-            &response.api_keys,
-        )),
-        code => Err(Error::Kafka {
-            operation: "ApiVersions",
-            code,
-            topic: None,
-            partition: None,
-            message: None,
-        }),
+    let (operation, code) = (ApiVersionsRequest::NAME, response.error_code);
+    Answer {
+        operation,
+        code,
+        topic: None,
+        partition: None,
+        message: None,
     }
+    .check()?;
+    Ok(Versions::new(
+        Arc::clone(connection.address()),
+        &response.api_keys,
+    ))
 }

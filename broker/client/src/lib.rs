@@ -16,12 +16,14 @@
 //! TLS and SASL.
 
 mod aborted;
+mod admin;
 mod backoff;
 mod client;
 mod config;
 mod connection;
 mod error;
 mod fetch;
+mod group;
 mod handshake;
 mod metadata;
 mod offsets;

@@ -406,15 +406,16 @@ impl Fetcher {
     async fn after_error(&mut self, error: Error) -> Result<()> {
         let policy = self.client.policy();
         let since = *self.failing_since.get_or_insert_with(Instant::now);
-        let error = match error {
-            Error::ResponseTooLarge { size, .. } => self.place.too_large(self.place.position, size),
-            error if error.code() == Some(ErrorCode::OffsetOutOfRange) => {
-                self.out_of_range(error).await?
-            }
-            error => error,
+        if let Error::ResponseTooLarge { size, .. } = error {
+            return Err(self.place.too_large(self.place.position, size));
+        }
+        let error = if is_out_of_range(&error) {
+            self.out_of_range(error).await?
+        } else {
+            error
         };
         let (topic, partition) = (&self.place.topic, self.place.partition);
-        if !worth_retrying(&policy, &error, since.elapsed()) && !is_doubtful(&error) {
+        if !worth_retrying(&policy, &error, since.elapsed()) && !is_out_of_range(&error) {
             return Err(match error.kind() {
                 ErrorKind::Retriable => self.subject().timed_out(policy.deadline, Some(error)),
                 ErrorKind::Fatal | ErrorKind::Caller => error,
@@ -470,8 +471,7 @@ impl Fetcher {
     }
 }
 
-/// An out-of-range answer that a look at the log did not confirm.
-fn is_doubtful(error: &Error) -> bool {
+fn is_out_of_range(error: &Error) -> bool {
     error.code() == Some(ErrorCode::OffsetOutOfRange)
 }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 use broker_protocol::error_code::ErrorCode;
 use broker_protocol::ids::TopicName;
 use broker_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
-use broker_protocol::messages::{InitProducerIdRequest, ProduceRequest, ProduceResponse};
+use broker_protocol::messages::{
+    InitProducerIdRequest, InitProducerIdResponse, Message, ProduceRequest, ProduceResponse,
+};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::{BoxFuture, ready};
@@ -82,7 +84,7 @@ impl Identities {
                 message: None,
             }
             .check()?;
-            let Response {
+            let InitProducerIdResponse {
                 producer_id,
                 producer_epoch,
                 ..
@@ -95,8 +97,6 @@ impl Identities {
         .await
     }
 }
-
-type Response = broker_protocol::messages::InitProducerIdResponse;
 
 /// Where the batches of this round go: one connection, so that they arrive in order.
 struct Route {
@@ -377,24 +377,24 @@ fn appended(
         .ok_or_else(|| FrameFault::Incomplete("produced partition").at(address))?;
     let first_record = found.record_errors.first();
     let message = first_record.and_then(|record| record.batch_index_error_message.as_ref());
-    match ErrorCode::from_i16(found.error_code) {
-        ErrorCode::None => Ok(Appended {
-            base_offset: found.base_offset,
-            log_append_time_ms: found.log_append_time_ms,
-        }),
+    let code = ErrorCode::from_i16(found.error_code);
+    if code == ErrorCode::DuplicateSequenceNumber {
         // Appended by an earlier try, too long ago for the broker to know the offset.
-        ErrorCode::DuplicateSequenceNumber => Ok(Appended {
+        return Ok(Appended {
             base_offset: -1,
             log_append_time_ms: -1,
-        }),
-        code => Err(Error::Kafka {
-            operation: "Produce",
-            code,
-            topic: Some(topic.clone()),
-            partition: Some(partition),
-            message: message
-                .or(found.error_message.as_ref())
-                .map(ToString::to_string),
-        }),
+        });
     }
+    Answer {
+        operation: ProduceRequest::NAME,
+        code: found.error_code,
+        topic: Some(topic),
+        partition: Some(partition),
+        message: message.or(found.error_message.as_ref()),
+    }
+    .check()?;
+    Ok(Appended {
+        base_offset: found.base_offset,
+        log_append_time_ms: found.log_append_time_ms,
+    })
 }

@@ -326,16 +326,17 @@ impl Window {
 }
 
 fn too_large(batch: &OpenBatch, error: Error) -> Error {
-    match error {
-        Error::Kafka {
-            topic: Some(topic), ..
-        } => Error::RecordTooLarge {
+    if let Error::Kafka {
+        topic: Some(topic), ..
+    } = error
+    {
+        return Error::RecordTooLarge {
             topic,
             size: batch.size,
             cap: None,
-        },
-        other => other,
+        };
     }
+    error
 }
 
 /// Whether the broker does not accept the producer's numbers: nothing was appended by this try.
@@ -351,18 +352,20 @@ fn is_about_identity(code: ErrorCode) -> bool {
 
 /// Whether a failed try may have appended the batch all the same.
 fn is_outcome_unknown(error: &Error) -> bool {
-    match error {
-        Error::Disconnected { .. } | Error::NoAnswer { .. } | Error::Protocol { .. } => true,
-        Error::Kafka { code, .. } => matches!(
+    if let Error::Kafka { code, .. } = error {
+        return matches!(
             code,
             ErrorCode::RequestTimedOut
                 | ErrorCode::NotEnoughReplicasAfterAppend
                 | ErrorCode::NetworkException
                 | ErrorCode::KafkaStorageError
                 | ErrorCode::UnknownServerError
-        ),
-        _ => false,
+        );
     }
+    matches!(
+        error,
+        Error::Disconnected { .. } | Error::NoAnswer { .. } | Error::Protocol { .. }
+    )
 }
 
 /// Everything needed to encode one batch on another thread.
