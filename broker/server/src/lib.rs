@@ -1,1 +1,43 @@
-//! The broker process: listener, handlers, topics.
+//! The embedded single-node broker: Kafka's protocol on a TCP port, logs on disk.
+//!
+//! ```text
+//!  TCP ─► listener ─► connection ─► handlers ─► topics ─► partition ─► broker-log
+//!           limits      one frame     one file    name →     one lock a
+//!                       at a time     an API      partition  partition
+//! ```
+//!
+//! - [`Config`]: what an operator can set. [`Broker`]: opened on a directory, served on a listener.
+//! - `handlers`: one file an API, and the table of the versions served.
+//! - `topics`, `metadata_store`: what exists, durable before it shows; the seam for another metadata store.
+//! - `partition`: one partition's log, its readers and the fetches that wait on it.
+//!
+//! Lock order: a change of topics, then a partition's log, then its list of waiters, then the index of topics.
+//! No lock is held across an `.await`. A partition here is a log, a leader epoch and a high watermark that is
+//! always the log's end: the case of one replica.
+//!
+//! A leader epoch starts at 0 and rises by one at each start after an unclean stop, so that a reader which saw
+//! records that the stop cut off learns of it by `OffsetForLeaderEpoch`.
+//!
+//! Not here: what a batch's records mean (the loader's), the format on disk (`broker-log`'s), reading the
+//! configuration from files (the jobs').
+
+mod broker;
+mod clock;
+mod config;
+mod connection;
+mod durable;
+mod error;
+mod handlers;
+mod listener;
+mod metadata_store;
+mod partition;
+mod pool;
+mod space;
+mod topic_config;
+mod topics;
+
+pub use broker::Broker;
+pub use broker_log::RecoveryReport;
+pub use clock::{Clock, SystemClock};
+pub use config::{Config, Problem};
+pub use error::{Error, Kind as ErrorKind};

@@ -1,0 +1,269 @@
+//! The broker as a whole: opened on a directory, served on a listener, closed in order.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use broker_log::{
+    LogDir, LogDirConfig, RecoveryReport,
+    disk::{Disk, RealDisk},
+};
+use tokio::{
+    net::TcpListener,
+    sync::Semaphore,
+    time::{MissedTickBehavior, interval},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{info, warn};
+
+use crate::{
+    clock::{Clock, SystemClock},
+    config::Config,
+    error::Error,
+    listener,
+    metadata_store::EmbeddedMetadata,
+    pool::{Failed, Pool},
+    space::Space,
+    topic_config::{Overrides, TopicConfig},
+    topics::Topics,
+};
+
+/// Producer ids taken from the metadata at a time; those not given out when the broker stops are lost.
+const PRODUCER_ID_BLOCK: u32 = 1000;
+/// Time between two rounds of housekeeping: rolling by age, expiry of producers, checkpoints.
+const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What all connections share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// As validated.
+    pub(crate) config: Arc<Config>,
+    /// Wall clock.
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Topics, their logs, the metadata.
+    pub(crate) topics: Topics,
+    /// For work that blocks.
+    pub(crate) pool: Pool,
+    /// Bytes of requests that may still be read.
+    pub(crate) request_budget: Arc<Semaphore>,
+    /// Bytes of records that may still be put into answers.
+    pub(crate) fetch_budget: Arc<Semaphore>,
+    /// What keeps a part of the disk free.
+    pub(crate) space: Space,
+    producer_ids: Mutex<std::ops::Range<i64>>,
+    work: TaskTracker,
+}
+
+impl Shared {
+    /// A producer id that no other producer of this broker has or had.
+    ///
+    /// # Errors
+    /// A block of ids could not be reserved in the metadata.
+    pub(crate) async fn next_producer_id(self: &Arc<Self>) -> Result<i64, Error> {
+        let take = |ids: &Mutex<std::ops::Range<i64>>| {
+            ids.lock().unwrap_or_else(PoisonError::into_inner).next()
+        };
+        if let Some(id) = take(&self.producer_ids) {
+            return Ok(id);
+        }
+        let this = Arc::clone(self);
+        let reserved = self.pool.run(move || {
+            let mut block = this.topics.reserve_producer_ids(PRODUCER_ID_BLOCK)?;
+            let id = block.next().unwrap_or(block.start);
+            // Two that come here together reserve a block each, and one block is lost.
+            *this
+                .producer_ids
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = block;
+            Ok(id)
+        });
+        reserved.await.unwrap_or_else(|Failed| {
+            Err(Error::Damaged {
+                path: self.config.data_dir.clone(),
+                reason: "reserving producer ids failed inside the broker".to_owned(),
+            })
+        })
+    }
+}
+
+/// An open broker that does not serve yet. Dropped unserved it leaves its directory as a crash would.
+#[derive(Debug)]
+pub struct Broker {
+    shared: Arc<Shared>,
+    recovery: Vec<RecoveryReport>,
+    warnings: Vec<String>,
+}
+
+impl Broker {
+    /// Opens the data directory: locks it, recovers the logs, reads the metadata. Makes it if it is missing.
+    ///
+    /// Blocks on the disk, after an unclean stop for as long as the tails of the logs take to scan.
+    ///
+    /// # Errors
+    /// A configuration with mistakes, a directory in use by another broker, damaged metadata, a disk that
+    /// fails. A single log that cannot be opened is no error: its partition is off line.
+    pub fn open(config: Config) -> Result<Self, Error> {
+        Self::open_with(config, Arc::new(SystemClock), Arc::new(RealDisk))
+    }
+
+    /// As [`Self::open`], with a clock and a file system of the caller's; the latter for the logs only.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_with(
+        config: Config,
+        clock: Arc<dyn Clock>,
+        disk: Arc<dyn Disk>,
+    ) -> Result<Self, Error> {
+        config
+            .validate()
+            .map_err(|problems| Error::Config { problems })?;
+        let log = TopicConfig::new(&config, &Overrides::new()).log_config();
+        let dir_config = LogDirConfig {
+            log,
+            disk,
+            ..LogDirConfig::default()
+        };
+        let mut opened = LogDir::open(&config.data_dir, dir_config)
+            .map_err(|source| Error::logs(&config.data_dir, source))?;
+        let store = EmbeddedMetadata::open(&config.data_dir, config.node_id)?;
+        let recovery = opened
+            .partitions
+            .iter()
+            .map(|(_, report)| report.clone())
+            .collect();
+        let warnings = std::mem::take(&mut opened.warnings);
+        let config = Arc::new(config);
+        let topics = Topics::open(Arc::clone(&config), opened, Box::new(store))?;
+        let budget = |size: bytesize::ByteSize| {
+            let bytes = usize::try_from(size.as_u64()).unwrap_or(usize::MAX);
+            Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS)))
+        };
+        let work = TaskTracker::new();
+        let shared = Shared {
+            request_budget: budget(config.request_bytes_in_flight),
+            fetch_budget: budget(config.fetch_bytes_in_flight),
+            pool: Pool::new(work.clone()),
+            space: Space::new(config.min_free_bytes.as_u64()),
+            producer_ids: Mutex::new(0..0),
+            config,
+            clock,
+            topics,
+            work,
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+            recovery,
+            warnings,
+        })
+    }
+
+    /// What recovery found, one report a partition.
+    pub fn recovery(&self) -> &[RecoveryReport] {
+        &self.recovery
+    }
+
+    /// What was odd in the data directory, one sentence each.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Identity of the cluster: made with the directory, kept in it.
+    pub fn cluster_id(&self) -> String {
+        self.shared.topics.cluster_id()
+    }
+
+    /// Opens a listener on the configured address, for [`Self::serve`]. Port 0 takes a free one.
+    ///
+    /// # Errors
+    /// The address is not this machine's or taken.
+    pub async fn bind(&self) -> Result<TcpListener, Error> {
+        let address = &self.shared.config.listen;
+        TcpListener::bind(address)
+            .await
+            .map_err(|source| Error::Listen {
+                address: address.clone(),
+                source,
+            })
+    }
+
+    /// Serves clients until `stop` is cancelled; then accepts no more, lets each connection finish the request
+    /// in hand for at most `drain_timeout`, and closes the logs.
+    ///
+    /// Not cancel safe: dropped, it leaves the data directory as a crash would.
+    ///
+    /// # Errors
+    /// The logs could not be flushed and closed: the next start recovers them.
+    pub async fn serve(self, listener: TcpListener, stop: CancellationToken) -> Result<(), Error> {
+        let shared = self.shared;
+        let config = Arc::clone(&shared.config);
+        for report in self.recovery.iter().filter(|report| !report.clean) {
+            info!(%report, "log recovered");
+        }
+        for warning in &self.warnings {
+            warn!(warning, "data directory is odd");
+        }
+        if let Ok(address) = listener.local_addr() {
+            info!(%address, data_dir = %config.data_dir.display(), "broker is ready");
+        }
+        let connections = TaskTracker::new();
+        let abort = CancellationToken::new();
+        connections.spawn(housekeeping(Arc::clone(&shared), stop.clone()));
+        listener::run(&shared, listener, &connections, &stop, &abort).await;
+
+        connections.close();
+        if tokio::time::timeout(config.drain_timeout, connections.wait())
+            .await
+            .is_err()
+        {
+            warn!(
+                connections = connections.len(),
+                "connections did not end in time and are cut"
+            );
+            abort.cancel();
+            connections.wait().await;
+        }
+        shared.work.close();
+        shared.work.wait().await;
+        let closed = tokio::task::spawn_blocking(move || close(&shared)).await;
+        closed.unwrap_or_else(|_| {
+            Err(Error::Damaged {
+                path: config.data_dir.clone(),
+                reason: "closing the logs failed inside the broker".to_owned(),
+            })
+        })
+    }
+}
+
+fn close(shared: &Shared) -> Result<(), Error> {
+    let logs = shared.topics.close();
+    if shared.config.flush_on_shutdown {
+        let closed = shared.topics.dir().shutdown(logs, -1);
+        closed.map_err(|source| Error::logs(&shared.config.data_dir, source))?;
+        info!("broker stopped, logs flushed");
+    } else {
+        info!("broker stopped, logs not flushed");
+    }
+    Ok(())
+}
+
+async fn housekeeping(shared: Arc<Shared>, stop: CancellationToken) {
+    let mut ticks = interval(HOUSEKEEPING_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    ticks.tick().await;
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        let this = Arc::clone(&shared);
+        let done = shared
+            .pool
+            .run(move || this.topics.housekeep(this.clock.now_ms()))
+            .await;
+        if done == Err(Failed) {
+            warn!("housekeeping failed inside the broker");
+        }
+    }
+}

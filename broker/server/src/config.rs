@@ -1,0 +1,308 @@
+//! What an operator can set, and what is refused before anything is opened.
+
+use std::{path::PathBuf, time::Duration};
+
+use bytesize::ByteSize;
+use jiff::fmt::serde::unsigned_duration::friendly::compact::required as text_duration;
+use serde::{Deserialize, Serialize};
+
+/// The batch overhead that Apache Kafka adds to 1 MiB in its default of `message.max.bytes`.
+const RECORD_BATCH_OVERHEAD: u64 = 12;
+
+/// The largest request that may ever be allowed: a frame's length is a signed 32-bit number.
+const MAX_FRAME: u64 = i32::MAX as u64;
+
+/// Configuration of the embedded broker.
+///
+/// Sizes are text such as `"1GiB"` or a number of bytes, durations are text such as `"30s"` or `"168h"`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Address to listen on, `host:port`. Default `127.0.0.1:9092`. Kafka: `listeners`.
+    pub listen: String,
+    /// Address that clients are told to connect to, `host:port`. Default: none, which tells each client the
+    /// address that its own connection reached. Kafka: `advertised.listeners`.
+    pub advertised: Option<String>,
+    /// Directory of the logs and the metadata; locked while the broker runs. Default `logferry-data`.
+    /// Kafka: `log.dirs` (one only).
+    pub data_dir: PathBuf,
+    /// Id of this broker in metadata answers, 0 or more. Default 1. Kafka: `node.id`.
+    pub node_id: i32,
+    /// Partitions of a topic that is created without a number. Default 1. Kafka: `num.partitions`.
+    pub num_partitions: i32,
+    /// Whether naming an unknown topic in a Metadata request may create it. Default true.
+    /// Kafka: `auto.create.topics.enable`.
+    pub auto_create_topics: bool,
+    /// Partitions in total above which no topic is created and none grows. Default 4000. No Kafka property;
+    /// it bounds memory and open files.
+    pub max_partitions: u32,
+    /// Bytes after which a segment is closed and a new one begun, unless the topic sets `segment.bytes`.
+    /// Default 1 GiB. Kafka: `log.segment.bytes`.
+    pub segment_bytes: ByteSize,
+    /// Age after which a segment is closed and a new one begun, unless the topic sets `segment.ms`.
+    /// Default 168 h. Kafka: `log.roll.hours`.
+    #[serde(with = "text_duration")]
+    pub segment_age: Duration,
+    /// Largest request frame; a larger one closes its connection before anything is allocated.
+    /// Default 100 MiB. Kafka: `socket.request.max.bytes`.
+    pub max_request_bytes: ByteSize,
+    /// Largest record batch, compressed as it came, unless the topic sets `max.message.bytes`.
+    /// Default 1048588 bytes (1 MiB + 12). Kafka: `message.max.bytes`.
+    pub max_message_bytes: ByteSize,
+    /// Open connections; one more is closed at once. Default 1000. Kafka: `max.connections`.
+    pub max_connections: usize,
+    /// Time without a request, or without progress while an answer is written, after which a connection is
+    /// closed. Default 10 min. Kafka: `connections.max.idle.ms`.
+    #[serde(with = "text_duration")]
+    pub idle_timeout: Duration,
+    /// Time from the first byte of a request to its last, after which its connection is closed: a stalled
+    /// sender gives back the bytes it holds in flight. Default 60 s. No Kafka property.
+    #[serde(with = "text_duration")]
+    pub request_read_timeout: Duration,
+    /// Cap on the records in one Fetch answer, whatever the client asks for; one whole batch may exceed it.
+    /// Default 55 MiB. Kafka: `fetch.max.bytes`.
+    pub fetch_max_bytes: ByteSize,
+    /// Bytes of all requests being read or handled; further requests wait unread in their sockets.
+    /// At least `max_request_bytes`. Default 256 MiB. Kafka: `queued.max.request.bytes`.
+    pub request_bytes_in_flight: ByteSize,
+    /// Bytes of records in all Fetch answers being built or written; beyond them an answer holds one batch
+    /// only. Default 256 MiB. No Kafka property.
+    pub fetch_bytes_in_flight: ByteSize,
+    /// Bytes kept free on the disk of the logs: below it produce requests get a storage error, all else goes
+    /// on. 0 keeps none. Default 64 MiB. No Kafka property.
+    pub min_free_bytes: ByteSize,
+    /// Whether a shutdown writes all logs through to the disk. The clean-shutdown mark is written only then;
+    /// without it the next start scans the tails. Default true. No Kafka property: Kafka always does.
+    pub flush_on_shutdown: bool,
+    /// Time that open connections get to finish the request in hand when the broker stops. Default 10 s.
+    /// No Kafka property.
+    #[serde(with = "text_duration")]
+    pub drain_timeout: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:9092".to_owned(),
+            advertised: None,
+            data_dir: PathBuf::from("logferry-data"),
+            node_id: 1,
+            num_partitions: 1,
+            auto_create_topics: true,
+            max_partitions: 4000,
+            segment_bytes: ByteSize::gib(1),
+            segment_age: Duration::from_secs(168 * 3600),
+            max_request_bytes: ByteSize::mib(100),
+            max_message_bytes: ByteSize::b(1024 * 1024 + RECORD_BATCH_OVERHEAD),
+            max_connections: 1000,
+            idle_timeout: Duration::from_secs(600),
+            request_read_timeout: Duration::from_secs(60),
+            fetch_max_bytes: ByteSize::mib(55),
+            request_bytes_in_flight: ByteSize::mib(256),
+            fetch_bytes_in_flight: ByteSize::mib(256),
+            min_free_bytes: ByteSize::mib(64),
+            flush_on_shutdown: true,
+            drain_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// One thing wrong with a [`Config`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {what}")]
+#[non_exhaustive]
+pub struct Problem {
+    /// The field at fault, spelt as in the file.
+    pub key: &'static str,
+    /// What is wrong with its value and what would be right.
+    pub what: String,
+}
+
+impl Config {
+    /// Checks every value and every pair of values that must fit.
+    ///
+    /// # Errors
+    /// All problems, not only the first.
+    pub fn validate(&self) -> Result<(), Vec<Problem>> {
+        let mut problems = Vec::new();
+        let mut check = |ok: bool, key: &'static str, what: &dyn Fn() -> String| {
+            if !ok {
+                problems.push(Problem { key, what: what() });
+            }
+        };
+        check(!self.data_dir.as_os_str().is_empty(), "data_dir", &|| {
+            "must name a directory".to_owned()
+        });
+        check(host_and_port(&self.listen).is_some(), "listen", &|| {
+            format!("`{}` is not host:port", self.listen)
+        });
+        if let Some(advertised) = &self.advertised {
+            let usable = host_and_port(advertised).is_some_and(|(_, port)| port != 0);
+            check(usable, "advertised", &|| {
+                format!("`{advertised}` is not host:port with a port above 0")
+            });
+        }
+        check(self.node_id >= 0, "node_id", &|| {
+            format!("{} is below 0", self.node_id)
+        });
+        check(self.num_partitions >= 1, "num_partitions", &|| {
+            format!("{} is below 1", self.num_partitions)
+        });
+        check(self.max_partitions >= 1, "max_partitions", &|| {
+            "must be at least 1".to_owned()
+        });
+        check(self.max_connections >= 1, "max_connections", &|| {
+            "must be at least 1".to_owned()
+        });
+        for (ok, key, what) in self.sizes() {
+            check(ok, key, &|| what.clone());
+        }
+        for (key, duration) in [
+            ("segment_age", self.segment_age),
+            ("idle_timeout", self.idle_timeout),
+            ("request_read_timeout", self.request_read_timeout),
+        ] {
+            check(duration >= Duration::from_millis(1), key, &|| {
+                "must be above 0".to_owned()
+            });
+        }
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(problems)
+        }
+    }
+
+    /// Whether each size is right, by itself and beside the others, and what is wrong with it if not.
+    fn sizes(&self) -> Vec<(bool, &'static str, String)> {
+        let ranges = [
+            ("segment_bytes", self.segment_bytes, 1024, MAX_FRAME),
+            ("max_request_bytes", self.max_request_bytes, 1024, MAX_FRAME),
+            ("max_message_bytes", self.max_message_bytes, 61, MAX_FRAME),
+            ("fetch_max_bytes", self.fetch_max_bytes, 1024, MAX_FRAME / 2),
+            (
+                "fetch_bytes_in_flight",
+                self.fetch_bytes_in_flight,
+                1024,
+                1 << 50,
+            ),
+            (
+                "request_bytes_in_flight",
+                self.request_bytes_in_flight,
+                1024,
+                1 << 50,
+            ),
+        ];
+        let in_range = ranges.map(|(key, size, least, most)| {
+            let size = size.as_u64();
+            let what = format!("{size} bytes is outside {least}..={most}");
+            ((least..=most).contains(&size), key, what)
+        });
+        let pairs = [
+            (
+                self.request_bytes_in_flight >= self.max_request_bytes,
+                "request_bytes_in_flight",
+                "is below max_request_bytes: the largest request could never be read",
+            ),
+            (
+                self.max_request_bytes >= self.max_message_bytes,
+                "max_request_bytes",
+                "is below max_message_bytes: the largest batch could never be sent",
+            ),
+            (
+                self.segment_bytes >= self.max_message_bytes,
+                "segment_bytes",
+                "is below max_message_bytes: the largest batch would fit no segment",
+            ),
+        ];
+        let pairs = pairs.map(|(ok, key, what)| (ok, key, what.to_owned()));
+        in_range.into_iter().chain(pairs).collect()
+    }
+}
+
+/// Splits `host:port`; an IPv6 address stands in brackets, which are dropped.
+pub(crate) fn host_and_port(address: &str) -> Option<(&str, u16)> {
+    let (host, port) = address.rsplit_once(':')?;
+    let bare = match host.strip_prefix('[') {
+        Some(rest) => rest.strip_suffix(']')?,
+        None if host.contains(':') => return None,
+        None => host,
+    };
+    (!bare.is_empty()).then_some(())?;
+    Some((bare, port.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_valid_and_survive_a_round_trip() {
+        let config = Config::default();
+        assert_eq!(config.validate(), Ok(()));
+        let text = serde_json::to_string(&config).unwrap();
+        assert!(text.contains("\"idle_timeout\":\"10m\""), "{text}");
+        assert_eq!(serde_json::from_str::<Config>(&text).unwrap(), config);
+    }
+
+    #[test]
+    fn sizes_and_durations_are_text() {
+        let text =
+            r#"{"segment_bytes": "64MiB", "idle_timeout": "90s", "max_message_bytes": 2000}"#;
+        let config: Config = serde_json::from_str(text).unwrap();
+        assert_eq!(config.segment_bytes, ByteSize::mib(64));
+        assert_eq!(config.idle_timeout, Duration::from_secs(90));
+        assert_eq!(config.max_message_bytes, ByteSize::b(2000));
+    }
+
+    #[test]
+    fn a_misspelt_key_is_refused_by_name() {
+        let error = serde_json::from_str::<Config>(r#"{"segment_byte": 1}"#).unwrap_err();
+        assert!(error.to_string().contains("segment_byte"), "{error}");
+    }
+
+    #[test]
+    fn every_problem_is_reported() {
+        let config = Config {
+            listen: "nowhere".to_owned(),
+            advertised: Some("host:0".to_owned()),
+            node_id: -1,
+            num_partitions: 0,
+            max_request_bytes: ByteSize::gib(3),
+            idle_timeout: Duration::ZERO,
+            ..Config::default()
+        };
+        let problems = config.validate().unwrap_err();
+        let keys: Vec<_> = problems.iter().map(|problem| problem.key).collect();
+        assert_eq!(
+            keys,
+            [
+                "listen",
+                "advertised",
+                "node_id",
+                "num_partitions",
+                "max_request_bytes",
+                "request_bytes_in_flight",
+                "idle_timeout"
+            ]
+        );
+    }
+
+    #[test]
+    fn host_and_port_are_split() {
+        assert_eq!(host_and_port("localhost:9092"), Some(("localhost", 9092)));
+        assert_eq!(host_and_port("[::1]:9092"), Some(("::1", 9092)));
+        for bad in [
+            "",
+            "localhost",
+            ":9092",
+            "::1:9092",
+            "[::1:9092",
+            "a:b",
+            "a:70000",
+            "a:-1",
+        ] {
+            assert_eq!(host_and_port(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! Fetch 4–12: whole batches from an offset on, waiting for them up to `max_wait_ms`.
+//!
+//! Deviations from Apache Kafka: no fetch sessions, the answer's session id is always 0 (which clients take as
+//! "send every request in full"); followers are served like consumers; records end at a batch's end, never
+//! within one.
+//!
+//! ```text
+//!  resolve ─► slice (index only) ─► enough? ─no─► wait for an append ─┐
+//!                 ▲                    │ yes, or time is up           │
+//!                 └────────────────────┼───────────────────────────────┘
+//!                                      ▼
+//!                           permit for the bytes ─► read ─► answer
+//! ```
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use broker_log::{LogSlice, Offsets, PartitionReader, ReadLimits};
+use broker_protocol::{
+    ByteString, ErrorCode,
+    messages::{
+        FetchRequest, FetchResponse,
+        fetch::{EpochEndOffset, FetchPartition, FetchableTopicResponse, PartitionData},
+    },
+};
+use bytes::Bytes;
+use tokio::sync::OwnedSemaphorePermit;
+use tracing::warn;
+
+use super::Context;
+use crate::{
+    partition::{Partition, Watch},
+    pool::Failed,
+};
+
+/// Up to so many bytes are read on the runtime thread: less than a hop to the pool costs, if they are in the
+/// page cache, as what was just written is.
+const INLINE_READ: usize = 64 * 1024;
+/// Isolation level that reads only below the last stable offset.
+const READ_COMMITTED: i8 = 1;
+
+/// One partition of the request, looked up.
+struct Wanted {
+    partition: Result<Arc<Partition>, ErrorCode>,
+    request: FetchPartition,
+}
+
+/// What one partition gives, before its bytes are read.
+enum Found {
+    Error(ErrorCode, Option<Offsets>),
+    Diverging(EpochEndOffset, Offsets),
+    Slice {
+        slice: Option<LogSlice>,
+        offsets: Offsets,
+    },
+}
+
+/// One look at all partitions.
+struct Round {
+    found: Vec<Found>,
+    bytes: usize,
+    /// Something that the client should hear of at once.
+    urgent: bool,
+}
+
+pub(super) async fn handle(
+    context: &Context<'_>,
+    request: FetchRequest,
+) -> (FetchResponse, Option<OwnedSemaphorePermit>) {
+    if request.session_id != 0 && request.session_epoch > 0 {
+        let error_code = ErrorCode::FetchSessionIdNotFound.code();
+        return (
+            FetchResponse {
+                error_code,
+                ..FetchResponse::default()
+            },
+            None,
+        );
+    }
+    let committed = request.isolation_level == READ_COMMITTED;
+    let topics = request
+        .topics
+        .iter()
+        .map(|topic| (topic.topic.clone(), topic.partitions.len()));
+    let topics: Vec<(ByteString, usize)> = topics.collect();
+    let max_bytes = at_most(
+        request.max_bytes,
+        context.broker.config.fetch_max_bytes.as_u64(),
+    );
+    let (max_wait_ms, min_bytes) = (request.max_wait_ms, request.min_bytes);
+    let wanted = resolve(context, request);
+    let round = wait_for_enough(context, &wanted, max_wait_ms, min_bytes, max_bytes).await;
+    let (records, permit) = read(context, &wanted, round).await;
+
+    let mut records = wanted.iter().zip(records);
+    let responses = topics
+        .into_iter()
+        .map(|(topic, partitions)| FetchableTopicResponse {
+            topic,
+            partitions: records
+                .by_ref()
+                .take(partitions)
+                .map(|(wanted, (found, records))| describe(wanted, &found, records, committed))
+                .collect(),
+            ..FetchableTopicResponse::default()
+        });
+    let responses = responses.collect();
+    (
+        FetchResponse {
+            responses,
+            ..FetchResponse::default()
+        },
+        permit,
+    )
+}
+
+/// A limit from the wire, where a negative one means nothing, under our own.
+fn at_most(limit: i32, cap: u64) -> usize {
+    let cap = usize::try_from(cap).unwrap_or(usize::MAX);
+    usize::try_from(limit).unwrap_or(0).min(cap)
+}
+
+fn resolve(context: &Context<'_>, request: FetchRequest) -> Vec<Wanted> {
+    let mut wanted = Vec::new();
+    for topic in request.topics {
+        let found = context.broker.topics.get(&topic.topic);
+        for request in topic.partitions {
+            let partition = found.as_ref().ok_or(ErrorCode::UnknownTopicOrPartition);
+            let partition = partition
+                .and_then(|topic| topic.partition(request.partition))
+                .cloned();
+            let partition = partition.and_then(|partition| {
+                partition.check_leader_epoch(request.current_leader_epoch)?;
+                Ok(partition)
+            });
+            wanted.push(Wanted { partition, request });
+        }
+    }
+    wanted
+}
+
+/// Looks until there are `min_bytes`, something urgent, no time left or the broker stops. Sleeps in between;
+/// every append to one of the partitions wakes it.
+async fn wait_for_enough(
+    context: &Context<'_>,
+    wanted: &[Wanted],
+    max_wait_ms: i32,
+    min_bytes: i32,
+    max_bytes: usize,
+) -> Round {
+    let began = Instant::now();
+    let max_wait = Duration::from_millis(u64::try_from(max_wait_ms).unwrap_or(0));
+    let min_bytes = usize::try_from(min_bytes).unwrap_or(0).min(max_bytes);
+    let mut watch: Option<Watch> = None;
+    loop {
+        let appended = watch.as_ref().map(Watch::appended_bytes);
+        let round = look(wanted, max_bytes);
+        let enough = round.urgent || round.bytes >= min_bytes || wanted.is_empty();
+        if enough || began.elapsed() >= max_wait || context.stop.is_cancelled() {
+            return round;
+        }
+        let (Some(watch), Some(appended)) = (&watch, appended) else {
+            // Registered first and looked at again: an append in between is not missed.
+            let partitions = wanted
+                .iter()
+                .filter_map(|wanted| wanted.partition.clone().ok());
+            watch = Some(Watch::new(partitions.collect()));
+            continue;
+        };
+        let missing = (min_bytes - round.bytes) as u64;
+        // Lets go of the files while it waits.
+        drop(round);
+        let mut seen = appended;
+        loop {
+            let left = max_wait.saturating_sub(began.elapsed());
+            let woken = tokio::select! {
+                () = context.stop.cancelled() => false,
+                woken = watch.changed(left) => woken,
+            };
+            let now = watch.appended_bytes();
+            // Woken without more bytes: a partition was closed, or only the watermark moved.
+            if !woken || now - appended >= missing || now == seen {
+                break;
+            }
+            seen = now;
+        }
+    }
+}
+
+/// Finds what each partition would give within the limits, without reading it. The first partition that has
+/// anything gives one whole batch, however large (KIP-74).
+fn look(wanted: &[Wanted], max_bytes: usize) -> Round {
+    let mut round = Round {
+        found: Vec::with_capacity(wanted.len()),
+        bytes: 0,
+        urgent: false,
+    };
+    for Wanted { partition, request } in wanted {
+        let found = match partition {
+            Ok(partition) => {
+                let left = max_bytes.saturating_sub(round.bytes);
+                let max_bytes = at_most(request.partition_max_bytes, left as u64);
+                let min_one_batch = round.bytes == 0;
+                look_at(
+                    partition,
+                    request,
+                    ReadLimits {
+                        max_bytes,
+                        min_one_batch,
+                        up_to_offset: i64::MAX,
+                    },
+                )
+            }
+            Err(code) => Found::Error(*code, None),
+        };
+        match &found {
+            Found::Slice {
+                slice: Some(slice), ..
+            } => round.bytes += slice.len(),
+            Found::Slice { slice: None, .. } => {}
+            Found::Error(..) | Found::Diverging(..) => round.urgent = true,
+        }
+        round.found.push(found);
+    }
+    round
+}
+
+fn look_at(partition: &Partition, request: &FetchPartition, limits: ReadLimits) -> Found {
+    let reader = partition.reader();
+    if request.last_fetched_epoch >= 0 {
+        let end = partition.end_of_leader_epoch(request.last_fetched_epoch);
+        if end.leader_epoch < request.last_fetched_epoch || end.end_offset < request.fetch_offset {
+            let end = EpochEndOffset {
+                epoch: end.leader_epoch,
+                end_offset: end.end_offset,
+            };
+            return Found::Diverging(end, reader.offsets());
+        }
+    }
+    let offset = request.fetch_offset;
+    let before = reader.offsets();
+    if offset < before.log_start || offset > before.high_watermark {
+        return Found::Error(ErrorCode::OffsetOutOfRange, Some(before));
+    }
+    if offset == before.high_watermark || (limits.max_bytes == 0 && !limits.min_one_batch) {
+        return Found::Slice {
+            slice: None,
+            offsets: before,
+        };
+    }
+    // All below the high watermark is decided: there are no transactions, so both isolation levels read the same.
+    match reader.slice(
+        offset,
+        ReadLimits {
+            up_to_offset: before.high_watermark,
+            ..limits
+        },
+    ) {
+        Ok(slice) => {
+            let slice = Some(slice).filter(|slice| !slice.is_empty());
+            Found::Slice {
+                slice,
+                offsets: before,
+            }
+        }
+        Err(error) => failed(partition, &error),
+    }
+}
+
+fn failed(partition: &Partition, error: &broker_log::Error) -> Found {
+    let code = error.error_code();
+    if code == ErrorCode::KafkaStorageError {
+        let error = error as &dyn std::error::Error;
+        warn!(partition = %partition.id(), error, "read failed");
+    }
+    Found::Error(code, Some(partition.reader().offsets()))
+}
+
+/// Reads the bytes of a round, within the broker's bytes in flight: when those are used up, only the first
+/// batch of the first partition, so that every client gets on.
+async fn read(
+    context: &Context<'_>,
+    wanted: &[Wanted],
+    round: Round,
+) -> (Vec<(Found, Bytes)>, Option<OwnedSemaphorePermit>) {
+    let Round {
+        mut found,
+        mut bytes,
+        ..
+    } = round;
+    let budget = &context.broker.fetch_budget;
+    let mut permit = None;
+    if bytes > 0 {
+        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+        permit = Arc::clone(budget).try_acquire_many_owned(permits).ok();
+        if permit.is_none() {
+            bytes = keep_one_batch(wanted, &mut found);
+        }
+    }
+    let readers = found.iter_mut().map(|found| match found {
+        Found::Slice { slice, .. } => slice.take(),
+        Found::Error(..) | Found::Diverging(..) => None,
+    });
+    let slices: Vec<Option<LogSlice>> = readers.collect();
+    let read = move || {
+        let read = |slice: Option<LogSlice>| slice.map_or(Ok(Bytes::new()), |slice| slice.read());
+        slices.into_iter().map(read).collect::<Vec<_>>()
+    };
+    let results = if bytes <= INLINE_READ {
+        Ok(read())
+    } else {
+        context.broker.pool.run(read).await
+    };
+    let results = results.unwrap_or_else(|Failed| {
+        warn!("a read failed inside the broker");
+        found.iter().map(|_| Ok(Bytes::new())).collect()
+    });
+    let with_bytes = found.into_iter().zip(results).zip(wanted);
+    let with_bytes = with_bytes.map(
+        |((found, bytes), wanted)| match (bytes, &wanted.partition) {
+            (Ok(bytes), _) => (found, bytes),
+            (Err(error), Ok(partition)) => (failed(partition, &error), Bytes::new()),
+            (Err(error), Err(_)) => (Found::Error(error.error_code(), None), Bytes::new()),
+        },
+    );
+    (with_bytes.collect(), permit)
+}
+
+/// Cuts a round down to the first batch it holds; its size in bytes.
+fn keep_one_batch(wanted: &[Wanted], found: &mut [Found]) -> usize {
+    let mut kept = 0;
+    for (wanted, found) in wanted.iter().zip(found) {
+        let Found::Slice { slice, offsets } = found else {
+            continue;
+        };
+        let first = slice.take().filter(|_| kept == 0);
+        let one = first.and_then(|_| {
+            let reader: &PartitionReader = wanted.partition.as_ref().ok()?.reader();
+            let up_to_offset = offsets.high_watermark;
+            let limits = ReadLimits {
+                max_bytes: 0,
+                min_one_batch: true,
+                up_to_offset,
+            };
+            reader.slice(wanted.request.fetch_offset, limits).ok()
+        });
+        kept += one.as_ref().map_or(0, LogSlice::len);
+        *slice = one;
+    }
+    kept
+}
+
+fn describe(wanted: &Wanted, found: &Found, records: Bytes, committed: bool) -> PartitionData {
+    let answer = PartitionData {
+        partition_index: wanted.request.partition,
+        aborted_transactions: committed.then(Vec::new),
+        records: Some(records),
+        ..PartitionData::default()
+    };
+    let placed = |offsets: &Offsets| PartitionData {
+        high_watermark: offsets.high_watermark,
+        last_stable_offset: offsets.last_stable,
+        log_start_offset: offsets.log_start,
+        ..answer.clone()
+    };
+    match found {
+        Found::Error(code, offsets) => {
+            let unplaced = || PartitionData {
+                high_watermark: -1,
+                ..answer.clone()
+            };
+            let placed = offsets.as_ref().map_or_else(unplaced, placed);
+            PartitionData {
+                error_code: code.code(),
+                aborted_transactions: None,
+                ..placed
+            }
+        }
+        Found::Diverging(end, offsets) => PartitionData {
+            diverging_epoch: end.clone(),
+            ..placed(offsets)
+        },
+        Found::Slice { offsets, .. } => placed(offsets),
+    }
+}

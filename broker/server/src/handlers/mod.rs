@@ -1,0 +1,262 @@
+//! One file per API, named as its messages; here the table of what is served, and the way from a frame to
+//! the handler and back.
+//!
+//! A handler gets a decoded request and gives the response; codes of single topics and partitions are in it.
+//! What cannot be answered (bytes that are no request, an API or version that is not served) closes the
+//! connection, as Apache Kafka does; clients learn the table from `ApiVersions` first.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use broker_protocol::{
+    DecodeError, EncodeError,
+    frame::{self, RequestHeader},
+    messages::{ApiKey, Message},
+};
+use bytes::{Bytes, BytesMut};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, trace};
+
+use crate::{broker::Shared, config};
+
+mod api_versions;
+mod create_partitions;
+mod create_topics;
+mod delete_records;
+mod delete_topics;
+mod describe_cluster;
+mod describe_configs;
+mod describe_log_dirs;
+mod fetch;
+mod init_producer_id;
+mod list_offsets;
+mod metadata;
+mod offset_for_leader_epoch;
+mod produce;
+
+/// One row of the table of served versions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Served {
+    /// The API.
+    pub(crate) api: ApiKey,
+    /// Lowest version that is answered.
+    pub(crate) min: i16,
+    /// Highest version that is answered.
+    pub(crate) max: i16,
+}
+
+const fn served(api: ApiKey, min: i16, max: i16) -> Served {
+    Served { api, min, max }
+}
+
+/// What `ApiVersions` offers and [`dispatch`] answers. Produce below 3 is offered because clients choose codecs by
+/// the minimum, and answered with an error; group APIs are not served yet.
+pub(crate) const SERVED: &[Served] = &[
+    served(ApiKey::Produce, 0, produce::MAX_VERSION),
+    served(ApiKey::Fetch, 4, 12),
+    served(ApiKey::ListOffsets, 1, 7),
+    served(ApiKey::Metadata, 0, 13),
+    served(ApiKey::ApiVersions, 0, 4),
+    served(ApiKey::CreateTopics, 2, 7),
+    served(ApiKey::DeleteTopics, 1, 6),
+    served(ApiKey::DeleteRecords, 0, 2),
+    served(ApiKey::InitProducerId, 0, 4),
+    served(ApiKey::OffsetForLeaderEpoch, 2, 4),
+    served(ApiKey::DescribeConfigs, 1, 4),
+    served(ApiKey::DescribeLogDirs, 1, 4),
+    served(ApiKey::CreatePartitions, 0, 3),
+    served(ApiKey::DescribeCluster, 0, 1),
+];
+
+/// Where a request comes from and what it may use.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Context<'a> {
+    /// What all connections share.
+    pub(crate) broker: &'a Arc<Shared>,
+    /// Cancelled when the broker stops: whoever waits answers with what there is.
+    pub(crate) stop: &'a CancellationToken,
+    /// The address of this broker that the client reached.
+    pub(crate) local: SocketAddr,
+    /// The client's address.
+    pub(crate) peer: SocketAddr,
+}
+
+impl Context<'_> {
+    /// The host and port that this client is told to connect to.
+    fn advertised(&self) -> (String, i32) {
+        let configured = self
+            .broker
+            .config
+            .advertised
+            .as_deref()
+            .and_then(config::host_and_port);
+        configured.map_or_else(
+            || {
+                (
+                    self.local.ip().to_canonical().to_string(),
+                    i32::from(self.local.port()),
+                )
+            },
+            |(host, port)| (host.to_owned(), i32::from(port)),
+        )
+    }
+}
+
+/// An answer as it goes over the wire.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    /// Length, header and message.
+    pub(crate) frame: BytesMut,
+    /// Kept until the frame has been written.
+    pub(crate) permit: Option<OwnedSemaphorePermit>,
+}
+
+/// Why a request is not answered and its connection closed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refused {
+    /// Not a request, or not one of its version.
+    #[error("bytes that are no request")]
+    Malformed(#[from] DecodeError),
+    /// Not in the table.
+    #[error("{} version {version} is not served", api.name())]
+    NotServed { api: ApiKey, version: i16 },
+    /// A produce request without acknowledgement failed; closing is the only way to say so.
+    #[error("a produce request that wants no answer failed: {reason}")]
+    Unacknowledged { reason: String },
+    /// An answer that does not fit its version: a mistake in a handler.
+    #[error("the answer could not be encoded")]
+    Unencodable(#[from] EncodeError),
+}
+
+/// Decodes one request, runs its handler, encodes the answer. `None` for a produce request that wants none.
+///
+/// Dropping the future is safe between requests' effects: an append or a change of topics that has begun is
+/// completed, its answer is lost.
+pub(crate) async fn dispatch(
+    context: &Context<'_>,
+    mut body: Bytes,
+) -> Result<Option<Reply>, Refused> {
+    let header = RequestHeader::decode(&mut body)?;
+    let version = header.api_version;
+    let row = SERVED.iter().find(|row| row.api.code() == header.api_key);
+    let Some(&Served { api, min, max }) = row else {
+        let api = ApiKey::from_i16(header.api_key).unwrap_or(ApiKey::ApiVersions);
+        return Err(Refused::NotServed { api, version });
+    };
+    trace!(peer = %context.peer, api = api.name(), version, client_id = ?header.client_id, "request");
+    if !(min..=max).contains(&version) {
+        if api == ApiKey::ApiVersions {
+            return Ok(Some(reply(&api_versions::too_new(), 0, &header)?));
+        }
+        return Err(Refused::NotServed { api, version });
+    }
+    if api == ApiKey::Produce && version < produce::MIN_VERSION {
+        return produce::refuse_old(body, &header);
+    }
+    /// Decodes, calls, encodes.
+    macro_rules! answer {
+        ($module:ident::$handler:ident($($argument:expr),*)$(.$await:tt)?) => {{
+            let request = Message::decode(&mut body, version)?;
+            let response = $module::$handler($($argument,)* request)$(.$await)?;
+            Ok(Some(reply(&response, version, &header)?))
+        }};
+    }
+    match api {
+        ApiKey::Produce => {
+            let request = Message::decode(&mut body, version)?;
+            match produce::handle(context, version, request).await? {
+                Some(response) => Ok(Some(reply(&response, version, &header)?)),
+                None => Ok(None),
+            }
+        }
+        ApiKey::Fetch => {
+            let request = Message::decode(&mut body, version)?;
+            let (response, permit) = fetch::handle(context, request).await;
+            Ok(Some(Reply {
+                permit,
+                ..reply(&response, version, &header)?
+            }))
+        }
+        ApiKey::ListOffsets => answer!(list_offsets::handle(context, version).await),
+        ApiKey::Metadata => answer!(metadata::handle(context, version).await),
+        ApiKey::ApiVersions => answer!(api_versions::handle(version)),
+        ApiKey::CreateTopics => answer!(create_topics::handle(context, version).await),
+        ApiKey::DeleteTopics => answer!(delete_topics::handle(context, version).await),
+        ApiKey::DeleteRecords => answer!(delete_records::handle(context).await),
+        ApiKey::InitProducerId => answer!(init_producer_id::handle(context).await),
+        ApiKey::OffsetForLeaderEpoch => answer!(offset_for_leader_epoch::handle(context)),
+        ApiKey::DescribeConfigs => answer!(describe_configs::handle(context)),
+        ApiKey::DescribeLogDirs => answer!(describe_log_dirs::handle(context).await),
+        ApiKey::CreatePartitions => answer!(create_partitions::handle(context).await),
+        ApiKey::DescribeCluster => {
+            let request = Message::decode(&mut body, version)?;
+            let response = describe_cluster::handle(context, &request);
+            Ok(Some(reply(&response, version, &header)?))
+        }
+        ApiKey::OffsetCommit | ApiKey::OffsetFetch | ApiKey::FindCoordinator | _ => {
+            Err(Refused::NotServed { api, version })
+        }
+    }
+}
+
+fn reply<M: Message>(
+    response: &M,
+    version: i16,
+    header: &RequestHeader,
+) -> Result<Reply, EncodeError> {
+    let mut frame = BytesMut::new();
+    frame::encode_response(&mut frame, response, version, header.correlation_id)
+        .inspect_err(|error| error!(message = M::NAME, version, %error, "answer not encoded"))?;
+    Ok(Reply {
+        frame,
+        permit: None,
+    })
+}
+
+/// Bits of what a client may do, where nothing is forbidden: Kafka's ACL operations of the resource.
+fn operations(allowed: &[u32]) -> i32 {
+    allowed
+        .iter()
+        .fold(0, |bits, operation| bits | (1 << operation))
+}
+
+/// ACL operations on a topic: read, write, create, delete, alter, describe, describe and alter configs.
+fn topic_operations() -> i32 {
+    operations(&[3, 4, 5, 6, 7, 8, 10, 11])
+}
+
+/// ACL operations on a cluster: create, alter, describe, cluster action, describe and alter configs,
+/// idempotent write.
+fn cluster_operations() -> i32 {
+    operations(&[5, 7, 8, 9, 10, 11, 12])
+}
+
+#[cfg(test)]
+mod tests {
+    use broker_protocol::messages::TABLE;
+
+    use super::*;
+
+    #[test]
+    fn the_table_is_sorted_and_lies_within_what_the_codec_knows() {
+        assert!(SERVED.is_sorted_by_key(|row| row.api));
+        for row in SERVED {
+            let (_, min, max, _) = TABLE.iter().find(|known| known.0 == row.api).unwrap();
+            let lowest = if row.api == ApiKey::Produce {
+                produce::MIN_VERSION
+            } else {
+                row.min
+            };
+            assert!(
+                *min <= lowest && row.max <= *max && row.min <= row.max,
+                "{row:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_group_api_is_offered() {
+        let groups = [8, 9, 10, 11, 12, 13, 14, 15, 16, 42];
+        assert!(SERVED.iter().all(|row| !groups.contains(&row.api.code())));
+    }
+}

@@ -1,0 +1,485 @@
+//! Topic settings under Apache Kafka's names: which exist, what they may be, what a topic without them does.
+//!
+//! A setting that Kafka has and this table lacks is refused with `INVALID_CONFIG`, so that nobody believes in
+//! a promise that is not kept. [`Effect::Kept`] marks settings that are stored and answered but not yet acted on.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use broker_log::{LogConfig, TimestampType};
+
+use crate::config::Config;
+
+/// What a topic's settings are when written down: only those that differ from the broker's.
+pub(crate) type Overrides = BTreeMap<String, String>;
+
+/// Kafka's config types, as `DescribeConfigs` numbers them (KIP-569).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// `true` or `false`.
+    Boolean,
+    /// Free text from a closed list.
+    Text,
+    /// 32-bit signed number.
+    Int,
+    /// 64-bit signed number.
+    Long,
+    /// Floating point number.
+    Double,
+    /// Comma-separated words.
+    List,
+}
+
+impl Kind {
+    /// The number on the wire.
+    pub(crate) fn code(self) -> i8 {
+        match self {
+            Self::Boolean => 1,
+            Self::Text => 2,
+            Self::Int => 3,
+            Self::Long => 5,
+            Self::Double => 6,
+            Self::List => 7,
+        }
+    }
+}
+
+/// Whether this broker acts on a setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Acted upon.
+    Enforced,
+    /// Stored and answered; nothing acts on it in this version.
+    Kept,
+}
+
+/// Values a setting may have.
+#[derive(Debug, Clone, Copy)]
+enum Allowed {
+    Words(&'static [&'static str]),
+    WordList(&'static [&'static str]),
+    Whole { least: i64, most: i64 },
+    Ratio,
+    Boolean,
+}
+
+/// One row of the table.
+#[derive(Debug)]
+pub(crate) struct Key {
+    /// Kafka's name.
+    pub(crate) name: &'static str,
+    /// Type on the wire.
+    pub(crate) kind: Kind,
+    /// Whether it does anything.
+    pub(crate) effect: Effect,
+    /// One sentence for `DescribeConfigs`.
+    pub(crate) documentation: &'static str,
+    allowed: Allowed,
+    default: Default,
+}
+
+#[derive(Debug)]
+enum Default {
+    Fixed(&'static str),
+    Broker(fn(&Config) -> String),
+}
+
+impl Key {
+    /// The value of a topic that does not set it.
+    pub(crate) fn default(&self, config: &Config) -> String {
+        match &self.default {
+            Default::Fixed(text) => (*text).to_owned(),
+            Default::Broker(of) => of(config),
+        }
+    }
+}
+
+const ANY_LONG: Allowed = Allowed::Whole {
+    least: 0,
+    most: i64::MAX,
+};
+const LONG_OR_NONE: Allowed = Allowed::Whole {
+    least: -1,
+    most: i64::MAX,
+};
+const SOME_LONG: Allowed = Allowed::Whole {
+    least: 1,
+    most: i64::MAX,
+};
+
+const fn enforced(
+    name: &'static str,
+    kind: Kind,
+    allowed: Allowed,
+    default: Default,
+    documentation: &'static str,
+) -> Key {
+    Key {
+        name,
+        kind,
+        effect: Effect::Enforced,
+        documentation,
+        allowed,
+        default,
+    }
+}
+
+const fn kept(
+    name: &'static str,
+    kind: Kind,
+    allowed: Allowed,
+    default: &'static str,
+    documentation: &'static str,
+) -> Key {
+    let default = Default::Fixed(default);
+    Key {
+        name,
+        kind,
+        effect: Effect::Kept,
+        documentation,
+        allowed,
+        default,
+    }
+}
+
+/// Every setting a topic can have, by name.
+pub(crate) const KEYS: &[Key] = &[
+    enforced(
+        "cleanup.policy",
+        Kind::List,
+        Allowed::WordList(&["delete", "compact"]),
+        Default::Fixed("delete"),
+        "How old records go; with compact, records without a key are refused.",
+    ),
+    enforced(
+        "compression.type",
+        Kind::Text,
+        Allowed::Words(&["producer"]),
+        Default::Fixed("producer"),
+        "Batches are stored as the producer compressed them; nothing else is offered.",
+    ),
+    kept(
+        "delete.retention.ms",
+        Kind::Long,
+        ANY_LONG,
+        "86400000",
+        "Time that tombstones of a compacted topic stay.",
+    ),
+    kept(
+        "file.delete.delay.ms",
+        Kind::Long,
+        ANY_LONG,
+        "60000",
+        "Time before a removed segment's file is deleted.",
+    ),
+    kept(
+        "flush.messages",
+        Kind::Long,
+        SOME_LONG,
+        "9223372036854775807",
+        "Records after which the log is written through to the disk.",
+    ),
+    kept(
+        "flush.ms",
+        Kind::Long,
+        ANY_LONG,
+        "9223372036854775807",
+        "Time after which the log is written through to the disk.",
+    ),
+    enforced(
+        "index.interval.bytes",
+        Kind::Int,
+        Allowed::Whole {
+            least: 0,
+            most: i32::MAX as i64,
+        },
+        Default::Fixed("4096"),
+        "Bytes of log between two entries of the offset index.",
+    ),
+    kept(
+        "max.compaction.lag.ms",
+        Kind::Long,
+        SOME_LONG,
+        "9223372036854775807",
+        "Time after which a record must be compacted.",
+    ),
+    enforced(
+        "max.message.bytes",
+        Kind::Int,
+        Allowed::Whole {
+            least: 0,
+            most: i32::MAX as i64,
+        },
+        Default::Broker(|config| config.max_message_bytes.as_u64().to_string()),
+        "Largest record batch, compressed as it came.",
+    ),
+    kept(
+        "message.timestamp.after.max.ms",
+        Kind::Long,
+        ANY_LONG,
+        "9223372036854775807",
+        "How far a record's time may lie in the future.",
+    ),
+    kept(
+        "message.timestamp.before.max.ms",
+        Kind::Long,
+        ANY_LONG,
+        "9223372036854775807",
+        "How far a record's time may lie in the past.",
+    ),
+    enforced(
+        "message.timestamp.type",
+        Kind::Text,
+        Allowed::Words(&["CreateTime", "LogAppendTime"]),
+        Default::Fixed("CreateTime"),
+        "Whose time a record carries: the producer's or the broker's at append.",
+    ),
+    kept(
+        "min.cleanable.dirty.ratio",
+        Kind::Double,
+        Allowed::Ratio,
+        "0.5",
+        "Share of uncompacted log that makes compaction worth while.",
+    ),
+    kept(
+        "min.compaction.lag.ms",
+        Kind::Long,
+        ANY_LONG,
+        "0",
+        "Time that a record stays uncompacted at least.",
+    ),
+    enforced(
+        "min.insync.replicas",
+        Kind::Int,
+        Allowed::Whole {
+            least: 1,
+            most: i32::MAX as i64,
+        },
+        Default::Fixed("1"),
+        "Replicas that acks=all needs; this broker has one, so more refuses such produce requests.",
+    ),
+    kept(
+        "preallocate",
+        Kind::Boolean,
+        Allowed::Boolean,
+        "false",
+        "Whether a segment's file is made at its full size.",
+    ),
+    kept(
+        "retention.bytes",
+        Kind::Long,
+        LONG_OR_NONE,
+        "-1",
+        "Size of a partition beyond which old segments go.",
+    ),
+    kept(
+        "retention.ms",
+        Kind::Long,
+        LONG_OR_NONE,
+        "604800000",
+        "Age at which old segments go.",
+    ),
+    enforced(
+        "segment.bytes",
+        Kind::Int,
+        Allowed::Whole {
+            least: 1024,
+            most: i32::MAX as i64,
+        },
+        Default::Broker(|config| config.segment_bytes.as_u64().to_string()),
+        "Bytes after which a segment is closed and a new one begun.",
+    ),
+    kept(
+        "segment.index.bytes",
+        Kind::Int,
+        Allowed::Whole {
+            least: 4,
+            most: i32::MAX as i64,
+        },
+        "10485760",
+        "Largest size of a segment's index.",
+    ),
+    kept(
+        "segment.jitter.ms",
+        Kind::Long,
+        ANY_LONG,
+        "0",
+        "Random part taken off segment.ms.",
+    ),
+    enforced(
+        "segment.ms",
+        Kind::Long,
+        SOME_LONG,
+        Default::Broker(|config| millis(config.segment_age).to_string()),
+        "Age after which a segment is closed and a new one begun.",
+    ),
+    kept(
+        "unclean.leader.election.enable",
+        Kind::Boolean,
+        Allowed::Boolean,
+        "false",
+        "Whether a replica out of sync may lead.",
+    ),
+];
+
+/// Whole milliseconds, saturating: settings are signed 64-bit on the wire.
+pub(crate) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// The row of `name`.
+pub(crate) fn key(name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.name == name)
+}
+
+/// Checks one setting.
+///
+/// # Errors
+/// The sentence to answer with `INVALID_CONFIG`.
+pub(crate) fn check(name: &str, value: Option<&str>) -> Result<(), String> {
+    let Some(key) = key(name) else {
+        return Err(format!("unknown topic config name: {name}"));
+    };
+    let Some(value) = value else {
+        return Err(format!("null value not supported for topic config {name}"));
+    };
+    let refuse = |wanted: String| {
+        Err(format!(
+            "invalid value {value} for topic config {name}: {wanted}"
+        ))
+    };
+    match key.allowed {
+        Allowed::Words(words) if words.contains(&value) => Ok(()),
+        Allowed::Words(words) => refuse(format!("must be one of {}", words.join(", "))),
+        Allowed::WordList(words) => {
+            let mut parts = value.split(',').map(str::trim);
+            if parts.all(|part| words.contains(&part)) {
+                Ok(())
+            } else {
+                refuse(format!("must be a list of {}", words.join(", ")))
+            }
+        }
+        Allowed::Whole { least, most } => match value.trim().parse::<i64>() {
+            Ok(number) if (least..=most).contains(&number) => Ok(()),
+            _ => refuse(format!("must be a whole number from {least} to {most}")),
+        },
+        Allowed::Ratio => match value.trim().parse::<f64>() {
+            Ok(number) if (0.0..=1.0).contains(&number) => Ok(()),
+            _ => refuse("must be a number from 0 to 1".to_owned()),
+        },
+        Allowed::Boolean if matches!(value, "true" | "false") => Ok(()),
+        Allowed::Boolean => refuse("must be true or false".to_owned()),
+    }
+}
+
+/// A topic's settings ready for use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TopicConfig {
+    /// Whether records without a key are refused.
+    pub(crate) compacted: bool,
+    /// Replicas that acks=all needs.
+    pub(crate) min_insync_replicas: i64,
+    /// Bytes of a segment: no batch may be larger.
+    pub(crate) segment_bytes: u64,
+    max_batch_bytes: u64,
+    segment_ms: i64,
+    index_interval_bytes: u64,
+    log_append_time: bool,
+}
+
+impl TopicConfig {
+    /// Puts `overrides`, which passed [`check`], over the broker's defaults.
+    pub(crate) fn new(config: &Config, overrides: &Overrides) -> Self {
+        let text = |name: &str| match (overrides.get(name), key(name)) {
+            (Some(value), _) => value.trim().to_owned(),
+            (None, Some(key)) => key.default(config),
+            (None, None) => String::new(),
+        };
+        let whole = |name: &str| text(name).parse::<i64>().unwrap_or_default();
+        let size = |name: &str| u64::try_from(whole(name)).unwrap_or_default();
+        Self {
+            compacted: text("cleanup.policy")
+                .split(',')
+                .any(|word| word.trim() == "compact"),
+            min_insync_replicas: whole("min.insync.replicas"),
+            segment_bytes: size("segment.bytes"),
+            max_batch_bytes: size("max.message.bytes"),
+            segment_ms: whole("segment.ms"),
+            index_interval_bytes: size("index.interval.bytes"),
+            log_append_time: text("message.timestamp.type") == "LogAppendTime",
+        }
+    }
+
+    /// What the log needs to know of them.
+    pub(crate) fn log_config(&self) -> LogConfig {
+        LogConfig {
+            segment_bytes: self.segment_bytes,
+            segment_ms: self.segment_ms,
+            index_interval_bytes: self.index_interval_bytes,
+            max_batch_bytes: usize::try_from(self.max_batch_bytes).unwrap_or(usize::MAX),
+            timestamp_type: if self.log_append_time {
+                TimestampType::LogAppendTime
+            } else {
+                TimestampType::CreateTime
+            },
+            ..LogConfig::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_passes_its_own_check_and_names_are_sorted() {
+        let config = Config::default();
+        for key in KEYS {
+            assert_eq!(
+                check(key.name, Some(&key.default(&config))),
+                Ok(()),
+                "{}",
+                key.name
+            );
+        }
+        assert!(KEYS.is_sorted_by_key(|key| key.name));
+    }
+
+    #[test]
+    fn bad_values_are_refused_with_what_would_be_right() {
+        for (name, value, part) in [
+            ("retention.ms", "-2", "from -1"),
+            ("retention.ms", "soon", "whole number"),
+            ("max.message.bytes", "2147483648", "to 2147483647"),
+            ("cleanup.policy", "shred", "list of delete, compact"),
+            ("cleanup.policy", "", "list of delete, compact"),
+            ("compression.type", "zstd", "one of producer"),
+            ("message.timestamp.type", "createtime", "CreateTime"),
+            ("min.cleanable.dirty.ratio", "1.5", "from 0 to 1"),
+            ("preallocate", "yes", "true or false"),
+            ("retention.minutes", "3", "unknown topic config name"),
+        ] {
+            let error = check(name, Some(value)).unwrap_err();
+            assert!(error.contains(part), "{name}={value}: {error}");
+        }
+        assert!(check("retention.ms", None).unwrap_err().contains("null"));
+    }
+
+    #[test]
+    fn overrides_go_over_the_brokers_defaults() {
+        let overrides: Overrides = [
+            ("cleanup.policy", "compact, delete"),
+            ("message.timestamp.type", "LogAppendTime"),
+            ("max.message.bytes", "1000"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+        let topic = TopicConfig::new(&Config::default(), &overrides);
+        assert!(topic.compacted);
+        let log = topic.log_config();
+        assert_eq!(log.timestamp_type, TimestampType::LogAppendTime);
+        assert_eq!(log.max_batch_bytes, 1000);
+        assert_eq!(log.segment_bytes, 1 << 30);
+        assert_eq!(log.segment_ms, 168 * 3_600_000);
+        assert!(!TopicConfig::new(&Config::default(), &Overrides::new()).compacted);
+    }
+}

@@ -1,0 +1,18 @@
+//! The broker through its socket: frames in, frames and bytes on disk out.
+
+#[cfg(test)]
+mod admin;
+#[cfg(test)]
+mod disk;
+#[cfg(test)]
+mod fetch;
+#[cfg(test)]
+mod hostile;
+#[cfg(test)]
+mod produce;
+#[cfg(test)]
+mod restart;
+#[cfg(test)]
+mod support;
+#[cfg(test)]
+mod versions;
