@@ -25,6 +25,8 @@ pub mod messages;
 pub mod partitioning;
 pub mod primitives;
 pub mod record;
+#[cfg(test)]
+mod testing;
 
 pub use error_code::ErrorCode;
 pub use ids::{InvalidTopicId, InvalidTopicName, TopicId, TopicName};

@@ -26,7 +26,7 @@ mod prelude {
     pub(super) use bytestring::ByteString;
     pub(super) use uuid::Uuid;
 
-    pub(super) use super::wire::{Form, TaggedFields, Wire, decode_tagged_fields, decode_whole};
+    pub(super) use super::wire::{Form, TaggedFields, Wire, read_tagged_fields, read_whole};
     pub(super) use crate::primitives::{DecodeError, DecodeFault, EncodeError, EncodeFault};
 }
 

@@ -120,7 +120,7 @@ macro_rules! api {
                     length.max(1)
                 }
 
-                fn encode(&self, out: &mut BytesMut, form: Form) -> Result<(), EncodeError> {
+                fn write(&self, out: &mut BytesMut, form: Form) -> Result<(), EncodeError> {
                     let version = form.version;
                     let mut tagged = TaggedFields::default();
                     $({
@@ -131,7 +131,7 @@ macro_rules! api {
                         );
                         let is_default = || self.$field == default_of!($type $(, $default)?);
                         match TAG {
-                            None if present => self.$field.encode(out, form),
+                            None if present => self.$field.write(out, form),
                             Some(tag) if present && form.flexible => {
                                 if is_default() { Ok(()) } else { tagged.put(tag, &self.$field, form) }
                             }
@@ -146,7 +146,7 @@ macro_rules! api {
                     Ok(())
                 }
 
-                fn decode(buf: &mut Bytes, form: Form) -> Result<Self, DecodeError> {
+                fn read(buf: &mut Bytes, form: Form) -> Result<Self, DecodeError> {
                     let version = form.version;
                     let mut this = Self::default();
                     $({
@@ -155,19 +155,19 @@ macro_rules! api {
                             let form = form.nullable(
                                 nullable_in!(version; $($flag $(($($argument)*))?)*)
                             );
-                            this.$field = Wire::decode(buf, form)
+                            this.$field = Wire::read(buf, form)
                                 .map_err(|error| error.at(stringify!($name), stringify!($field)))?;
                         }
                     })*
                     if form.flexible {
-                        decode_tagged_fields(buf, |tag, value| {
+                        read_tagged_fields(buf, |tag, value| {
                             $({
                                 const TAG: Option<u32> = tag_of!($($flag $(($($argument)*))?)*);
                                 if TAG == Some(tag) && versions_contain!(version; $($versions)+) {
                                     let form = form.nullable(
                                         nullable_in!(version; $($flag $(($($argument)*))?)*)
                                     );
-                                    this.$field = decode_whole(value, form).map_err(|error| {
+                                    this.$field = read_whole(value, form).map_err(|error| {
                                         error.at(stringify!($name), stringify!($field))
                                     })?;
                                 }
@@ -219,7 +219,7 @@ macro_rules! impl_message {
                     };
                     return Err(EncodeError::from(fault).at(stringify!($name), ""));
                 }
-                Wire::encode(self, out, Form::of_version(version, version >= $flexible))
+                Wire::write(self, out, Form::of_version(version, version >= $flexible))
             }
 
             fn decode(buf: &mut Bytes, version: i16) -> Result<Self, DecodeError> {
@@ -231,7 +231,7 @@ macro_rules! impl_message {
                     };
                     return Err(DecodeError::from(fault).at(stringify!($name), ""));
                 }
-                Wire::decode(buf, Form::of_version(version, version >= $flexible))
+                Wire::read(buf, Form::of_version(version, version >= $flexible))
             }
         }
     };

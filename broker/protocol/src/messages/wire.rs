@@ -77,8 +77,8 @@ pub(crate) trait Wire: Sized {
     fn empty() -> Self;
     /// Fewest bytes one value takes in this form; at least 1. It bounds what an array may announce.
     fn min_len(form: Form) -> usize;
-    fn encode(&self, out: &mut BytesMut, form: Form) -> Result<(), EncodeError>;
-    fn decode(buf: &mut Bytes, form: Form) -> Result<Self, DecodeError>;
+    fn write(&self, out: &mut BytesMut, form: Form) -> Result<(), EncodeError>;
+    fn read(buf: &mut Bytes, form: Form) -> Result<Self, DecodeError>;
 }
 
 macro_rules! fixed_width {
@@ -93,13 +93,13 @@ macro_rules! fixed_width {
             }
 
             #[inline]
-            fn encode(&self, out: &mut BytesMut, _: Form) -> Result<(), EncodeError> {
+            fn write(&self, out: &mut BytesMut, _: Form) -> Result<(), EncodeError> {
                 out.$put(*self);
                 Ok(())
             }
 
             #[inline]
-            fn decode(buf: &mut Bytes, _: Form) -> Result<Self, DecodeError> {
+            fn read(buf: &mut Bytes, _: Form) -> Result<Self, DecodeError> {
                 $get(buf)
             }
         }
@@ -125,13 +125,13 @@ impl Wire for bool {
     }
 
     #[inline]
-    fn encode(&self, out: &mut BytesMut, _: Form) -> Result<(), EncodeError> {
+    fn write(&self, out: &mut BytesMut, _: Form) -> Result<(), EncodeError> {
         out.put_u8(u8::from(*self));
         Ok(())
     }
 
     #[inline]
-    fn decode(buf: &mut Bytes, _: Form) -> Result<Self, DecodeError> {
+    fn read(buf: &mut Bytes, _: Form) -> Result<Self, DecodeError> {
         // Any non-zero byte is true, as in Java.
         Ok(get_u8(buf)? != 0)
     }
@@ -147,13 +147,13 @@ impl Wire for Uuid {
     }
 
     #[inline]
-    fn encode(&self, out: &mut BytesMut, _: Form) -> Result<(), EncodeError> {
+    fn write(&self, out: &mut BytesMut, _: Form) -> Result<(), EncodeError> {
         out.put_slice(self.as_bytes());
         Ok(())
     }
 
     #[inline]
-    fn decode(buf: &mut Bytes, _: Form) -> Result<Self, DecodeError> {
+    fn read(buf: &mut Bytes, _: Form) -> Result<Self, DecodeError> {
         get_uuid(buf)
     }
 }
@@ -168,14 +168,14 @@ impl Wire for ByteString {
     }
 
     #[inline]
-    fn encode(&self, out: &mut BytesMut, form: Form) -> Result<(), EncodeError> {
+    fn write(&self, out: &mut BytesMut, form: Form) -> Result<(), EncodeError> {
         put_length(out, Some(self.len()), form.string())?;
         out.put_slice(self.as_bytes());
         Ok(())
     }
 
     #[inline]
-    fn decode(buf: &mut Bytes, form: Form) -> Result<Self, DecodeError> {
+    fn read(buf: &mut Bytes, form: Form) -> Result<Self, DecodeError> {
         get_string(buf, form.string())?.ok_or_else(|| DecodeFault::Null.into())
     }
 }
@@ -190,15 +190,15 @@ impl Wire for Option<ByteString> {
     }
 
     #[inline]
-    fn encode(&self, out: &mut BytesMut, form: Form) -> Result<(), EncodeError> {
+    fn write(&self, out: &mut BytesMut, form: Form) -> Result<(), EncodeError> {
         match self {
-            Some(text) => text.encode(out, form),
+            Some(text) => text.write(out, form),
             None => form.put_null(out, form.string()),
         }
     }
 
     #[inline]
-    fn decode(buf: &mut Bytes, form: Form) -> Result<Self, DecodeError> {
+    fn read(buf: &mut Bytes, form: Form) -> Result<Self, DecodeError> {
         match get_string(buf, form.string())? {
             None => form.null(),
             some => Ok(some),
@@ -216,14 +216,14 @@ impl Wire for Bytes {
     }
 
     #[inline]
-    fn encode(&self, out: &mut BytesMut, form: Form) -> Result<(), EncodeError> {
+    fn write(&self, out: &mut BytesMut, form: Form) -> Result<(), EncodeError> {
         put_length(out, Some(self.len()), form.long())?;
         out.put_slice(self);
         Ok(())
     }
 
     #[inline]
-    fn decode(buf: &mut Bytes, form: Form) -> Result<Self, DecodeError> {
+    fn read(buf: &mut Bytes, form: Form) -> Result<Self, DecodeError> {
         get_bytes(buf, form.long())?.ok_or_else(|| DecodeFault::Null.into())
     }
 }
@@ -238,15 +238,15 @@ impl Wire for Option<Bytes> {
     }
 
     #[inline]
-    fn encode(&self, out: &mut BytesMut, form: Form) -> Result<(), EncodeError> {
+    fn write(&self, out: &mut BytesMut, form: Form) -> Result<(), EncodeError> {
         match self {
-            Some(bytes) => bytes.encode(out, form),
+            Some(bytes) => bytes.write(out, form),
             None => form.put_null(out, form.long()),
         }
     }
 
     #[inline]
-    fn decode(buf: &mut Bytes, form: Form) -> Result<Self, DecodeError> {
+    fn read(buf: &mut Bytes, form: Form) -> Result<Self, DecodeError> {
         match get_bytes(buf, form.long())? {
             None => form.null(),
             some => Ok(some),
@@ -263,16 +263,15 @@ impl<T: Wire> Wire for Vec<T> {
         if form.flexible { 1 } else { 4 }
     }
 
-    fn encode(&self, out: &mut BytesMut, form: Form) -> Result<(), EncodeError> {
+    fn write(&self, out: &mut BytesMut, form: Form) -> Result<(), EncodeError> {
         put_length(out, Some(self.len()), form.long())?;
         let form = form.nullable(false);
-        self.iter()
-            .try_for_each(|element| element.encode(out, form))
+        self.iter().try_for_each(|element| element.write(out, form))
     }
 
-    fn decode(buf: &mut Bytes, form: Form) -> Result<Self, DecodeError> {
+    fn read(buf: &mut Bytes, form: Form) -> Result<Self, DecodeError> {
         let count = get_length(buf, form.long())?.ok_or(DecodeFault::Null)?;
-        decode_elements(buf, count, form.nullable(false))
+        read_elements(buf, count, form.nullable(false))
     }
 }
 
@@ -285,24 +284,24 @@ impl<T: Wire> Wire for Option<Vec<T>> {
         Vec::<T>::min_len(form)
     }
 
-    fn encode(&self, out: &mut BytesMut, form: Form) -> Result<(), EncodeError> {
+    fn write(&self, out: &mut BytesMut, form: Form) -> Result<(), EncodeError> {
         match self {
-            Some(elements) => elements.encode(out, form),
+            Some(elements) => elements.write(out, form),
             None => form.put_null(out, form.long()),
         }
     }
 
-    fn decode(buf: &mut Bytes, form: Form) -> Result<Self, DecodeError> {
+    fn read(buf: &mut Bytes, form: Form) -> Result<Self, DecodeError> {
         match get_length(buf, form.long())? {
             None => form.null(),
-            Some(count) => decode_elements(buf, count, form.nullable(false)).map(Some),
+            Some(count) => read_elements(buf, count, form.nullable(false)).map(Some),
         }
     }
 }
 
 /// Reads `count` elements. What is allocated ahead never exceeds the bytes that remain, whatever the count
 /// says; beyond that the vector grows with elements that were really there.
-fn decode_elements<T: Wire>(
+fn read_elements<T: Wire>(
     buf: &mut Bytes,
     count: usize,
     form: Form,
@@ -313,7 +312,7 @@ fn decode_elements<T: Wire>(
     }
     let mut elements = Vec::with_capacity(count.min(remaining / size_of::<T>().max(1)));
     for _ in 0..count {
-        elements.push(T::decode(buf, form)?);
+        elements.push(T::read(buf, form)?);
     }
     Ok(elements)
 }
@@ -334,7 +333,7 @@ impl TaggedFields {
         form: Form,
     ) -> Result<(), EncodeError> {
         let mut bytes = BytesMut::new();
-        value.encode(&mut bytes, form)?;
+        value.write(&mut bytes, form)?;
         let length = u32::try_from(bytes.len()).map_err(|_| EncodeFault::TooLong {
             length: bytes.len(),
             max: 0xffff_ffff,
@@ -354,7 +353,7 @@ impl TaggedFields {
 }
 
 /// Reads a struct's tagged fields; `accept` gets every tag and its bytes, and skips those it does not know.
-pub(crate) fn decode_tagged_fields(
+pub(crate) fn read_tagged_fields(
     buf: &mut Bytes,
     mut accept: impl FnMut(u32, &mut Bytes) -> Result<(), DecodeError>,
 ) -> Result<(), DecodeError> {
@@ -367,8 +366,8 @@ pub(crate) fn decode_tagged_fields(
 }
 
 /// Reads a value that must fill the bytes of its tagged field.
-pub(crate) fn decode_whole<T: Wire>(value: &mut Bytes, form: Form) -> Result<T, DecodeError> {
-    let decoded = T::decode(value, form)?;
+pub(crate) fn read_whole<T: Wire>(value: &mut Bytes, form: Form) -> Result<T, DecodeError> {
+    let decoded = T::read(value, form)?;
     if value.is_empty() {
         Ok(decoded)
     } else {

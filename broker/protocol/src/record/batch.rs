@@ -78,8 +78,9 @@ impl RecordBatch {
 
     /// The records, decompressed once into a buffer of their own; uncompressed ones stay where they are.
     ///
-    /// At most `max_decompressed_bytes` are allocated for what is decompressed, whatever the compressed bytes
-    /// claim; add the codec's own window (for zstd up to 128 MiB, if the frame demands it).
+    /// Never more than `max_decompressed_bytes` are decompressed, whatever the compressed bytes claim. The buffer
+    /// grows with what is there, so twice the result may be held for a moment; add the codec's own window (for
+    /// zstd up to 128 MiB if a frame demands it, of which no more is touched than is decompressed).
     ///
     /// # Errors
     /// [`Error::UnknownCodec`], [`Error::Decompress`], [`Error::DecompressedTooLarge`].

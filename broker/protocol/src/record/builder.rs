@@ -173,6 +173,8 @@ impl BatchBuilder {
         write_at(&mut batch, 0, &header);
         let crc = checksum(&batch);
         write_at(&mut batch, 17, &crc.to_be_bytes());
+        // The room was for records that do not shrink.
+        batch.shrink_to_fit();
         Ok(batch.into())
     }
 }

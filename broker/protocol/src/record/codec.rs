@@ -3,6 +3,7 @@
 //! Written as the Java client writes them: snappy in xerial's framing with 32 KiB blocks, lz4 as frames of independent 64 KiB
 //! blocks. Read more freely: snappy raw too (librdkafka, sarama), lz4 and zstd frames of any kind, gzip of several members.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::str::FromStr;
@@ -10,6 +11,9 @@ use std::str::FromStr;
 use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
 use lz4_flex::frame::{BlockMode, BlockSize, FrameDecoder, FrameEncoder, FrameInfo};
+use zstd::zstd_safe::{
+    DCtx, InBuffer, OutBuffer, ResetDirective, get_error_name, get_frame_content_size,
+};
 
 use super::{Error, Result};
 
@@ -189,20 +193,61 @@ fn read_bounded(mut from: impl Read, guess: usize, limit: usize) -> io::Result<O
     }
 }
 
+thread_local! {
+    /// The decoder keeps its window between batches: making one costs as much as a small batch.
+    static ZSTD: RefCell<DCtx<'static>> = RefCell::new(DCtx::create());
+}
+
+/// A decoder that a frame has made larger than this is given back.
+const ZSTD_KEPT_BYTES: usize = 16 << 20;
+
 fn unzstd(input: &[u8], limit: usize) -> io::Result<Option<Vec<u8>>> {
+    ZSTD.with_borrow_mut(|decoder| {
+        let result = decoder
+            .reset(ResetDirective::SessionOnly)
+            .map_err(zstd_error)
+            .and_then(|_| unzstd_with(decoder, input, limit));
+        if decoder.sizeof() > ZSTD_KEPT_BYTES {
+            *decoder = DCtx::create();
+        }
+        result
+    })
+}
+
+/// Decompresses one frame after the other straight into the result.
+fn unzstd_with(decoder: &mut DCtx<'_>, input: &[u8], limit: usize) -> io::Result<Option<Vec<u8>>> {
     // What the frame claims is worth a buffer only in proportion to what it brought.
-    let claimed = zstd::zstd_safe::get_frame_content_size(input)
-        .ok()
-        .flatten();
+    let claimed = get_frame_content_size(input).ok().flatten();
     let guess = match claimed.and_then(|size| usize::try_from(size).ok()) {
-        Some(size) => size.saturating_add(1).min(input.len().saturating_mul(64)),
+        Some(size) => size.min(input.len().saturating_mul(64)),
         None => input.len().saturating_mul(4),
     };
-    read_bounded(
-        zstd::stream::read::Decoder::with_buffer(input)?,
-        guess,
-        limit,
-    )
+    let mut out = Vec::with_capacity(guess.max(512).min(limit.saturating_add(1)));
+    let mut from = InBuffer::around(input);
+    loop {
+        let filled = out.len();
+        let mut into = OutBuffer::around_pos(&mut out, filled);
+        let wanted = decoder
+            .decompress_stream(&mut into, &mut from)
+            .map_err(zstd_error)?;
+        if out.len() > limit {
+            return Ok(None);
+        }
+        let all_read = from.pos() == input.len();
+        if all_read && wanted == 0 {
+            return Ok(Some(out));
+        }
+        if out.len() == out.capacity() {
+            // One byte beyond the limit tells "full" from "too much".
+            out.reserve_exact(out.len().min(limit.saturating_add(1) - out.len()));
+        } else if all_read {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}
+
+fn zstd_error(code: usize) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, get_error_name(code))
 }
 
 fn unsnappy(input: &[u8], limit: usize) -> io::Result<Option<Vec<u8>>> {
