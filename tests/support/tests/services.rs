@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use test_support::probe::{cpu, usage};
 use test_support::process::is_running;
 use test_support::{
-    Hdfs, HdfsNode, HdfsOptions, Kafka, KafkaOptions, TestRecords, Tmpfs, TransactionEnd, hdfs,
-    kafka, python, random_topic, wait_until,
+    Hdfs, HdfsNode, HdfsOptions, Kafka, KafkaOptions, TcpProxy, TestRecords, Tmpfs, TransactionEnd,
+    hdfs, kafka, python, random_topic, wait_until,
 };
 
 #[test]
@@ -81,6 +81,53 @@ fn kafka_starts_serves_its_tools_restarts_and_leaves_nothing() {
     assert!(is_running(pid));
     drop(kafka);
     assert_gone(&[pid], &folder);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_brokers_replicate_elect_and_stay_behind_their_proxies() {
+    let options = KafkaOptions {
+        brokers: 3,
+        proxied: true,
+        heap_mb: 384,
+        ..KafkaOptions::default()
+    };
+    let begin = Instant::now();
+    let mut kafka = Kafka::start(&options).unwrap();
+    println!("three brokers were ready after {:?}", begin.elapsed());
+    let mut proxies = Vec::new();
+    for endpoint in kafka.endpoints() {
+        let broker = format!("127.0.0.1:{}", endpoint.broker);
+        proxies.push(TcpProxy::start_on(endpoint.proxy, &broker).await.unwrap());
+    }
+    let bootstrap = proxies[0].address().to_string();
+    let tool = "org.apache.kafka.tools.BrokerApiVersionsCommand";
+    let versions = kafka
+        .run_tool(tool, &["--bootstrap-server", &bootstrap])
+        .unwrap();
+    let versions = String::from_utf8(versions.stdout).unwrap();
+    for proxy in &proxies {
+        assert!(
+            versions.contains(&format!("{} (id:", proxy.address())),
+            "{versions}"
+        );
+        assert!(proxy.connections() > 0);
+    }
+
+    kafka
+        .create_topic("t", 1, 3, &[("min.insync.replicas", "2")])
+        .unwrap();
+    kafka
+        .transaction("t", 0, 2, "v", TransactionEnd::Commit)
+        .unwrap();
+    for node in 0..3 {
+        kafka.kill(node).unwrap();
+        // A new leader learns the high watermark with its followers' next fetch.
+        let whole = || kafka.offsets("t", 0).is_ok_and(|offsets| offsets == (0..3));
+        wait_until(Duration::from_secs(60), whole).unwrap();
+        kafka.restart(node).unwrap();
+    }
+    kafka.stop().unwrap();
+    assert!((0..3).all(|node| !is_running(kafka.pid(node).unwrap())));
 }
 
 #[test]
