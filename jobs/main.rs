@@ -1,2 +1,7 @@
-//! The `logferry` binary.
-fn main() {}
+//! The `logferry` binary: parse, configure, run, exit code. The rest is in the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    jobs::cli::main()
+}

@@ -93,10 +93,9 @@ impl<'a> Cursor<'a> {
     /// A fault at this position; at the end of the record it is a truncation.
     #[cold]
     pub(crate) fn fault(&self, kind: FaultKind) -> Fault {
-        let kind = match kind {
-            FaultKind::Expected(_) if self.at >= self.bytes.len() => FaultKind::Truncated,
-            kind => kind,
-        };
+        let ended = self.at >= self.bytes.len();
+        let cut = ended && matches!(kind, FaultKind::Expected(_));
+        let kind = if cut { FaultKind::Truncated } else { kind };
         Fault { at: self.at, kind }
     }
 

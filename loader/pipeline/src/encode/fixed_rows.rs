@@ -104,9 +104,9 @@ impl FixedRows {
         while fitting - below > 1 {
             let middle = below + (fitting - below) / 2;
             if fills(middle) {
-                fitting = middle
+                fitting = middle;
             } else {
-                below = middle
+                below = middle;
             }
         }
         (fitting, true)

@@ -31,7 +31,7 @@ enum Seen {
     Integer,
     Float,
     Text,
-    Array(Box<Seen>),
+    Array(Box<Self>),
     Object(Fields),
     /// Types that no column but `json` takes together.
     Any,

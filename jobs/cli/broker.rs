@@ -1,0 +1,54 @@
+//! `logferry broker`
+
+use std::path::PathBuf;
+
+use broker_server::Broker;
+use clap::Args;
+use loader_pipeline::error::Exit;
+use tokio::net::TcpListener;
+
+use crate::failure::{Failure, Outcome};
+use crate::{config, shutdown};
+
+/// Run a single-node broker that Kafka clients can use.
+#[derive(Debug, Args)]
+pub(super) struct BrokerCommand {
+    /// Configuration file with a `[broker]` table.
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// Directory of the logs, instead of `broker.data_dir`.
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
+    /// Address to listen on, instead of `broker.listen`.
+    #[arg(long)]
+    listen: Option<String>,
+}
+
+impl BrokerCommand {
+    pub(super) async fn run(self) -> Outcome {
+        let mut config = config::read(self.config.as_deref())?.broker;
+        if let Some(data_dir) = self.data_dir {
+            config.data_dir = data_dir;
+        }
+        if let Some(listen) = self.listen {
+            config.listen = listen;
+        }
+        if let Err(problems) = config.validate() {
+            let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            return Err(Failure::usage(problems.join("; ")));
+        }
+        let stop = shutdown::on_signal()?;
+        let listener = TcpListener::bind(&config.listen).await.map_err(|error| {
+            let what = anyhow::Error::new(error).context(format!("cannot listen on {}", config.listen));
+            Failure::new(Exit::Unavailable, what).try_this("choose another address with --listen")
+        })?;
+        let broker = Broker::open(config).map_err(broker_failure)?;
+        broker.serve(listener, stop).await.map_err(broker_failure)?;
+        Ok(None)
+    }
+}
+
+/// A broker's error as a failure of the command.
+pub(super) fn broker_failure(error: broker_server::Error) -> Failure {
+    Failure::new(Exit::Failed, error)
+}

@@ -1,0 +1,94 @@
+//! The command line: one file a subcommand.
+
+mod broker;
+mod cat;
+mod demo;
+mod load;
+mod out;
+mod produce;
+mod status;
+mod topics;
+mod verify;
+
+use std::process::ExitCode;
+
+use broker_client::{Client, ClientConfig};
+use clap::{Args, Parser, Subcommand};
+
+use crate::failure::{Failure, Outcome};
+use crate::telemetry;
+
+/// A log broker that speaks Kafka's protocol, and a loader that publishes topics to HDFS exactly once.
+#[derive(Debug, Parser)]
+#[command(name = "logferry", version, propagate_version = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Demo(demo::Demo),
+    Broker(broker::BrokerCommand),
+    Load(Box<load::LoadCommand>),
+    Verify(verify::Verify),
+    Status(status::StatusCommand),
+    Produce(produce::Produce),
+    Cat(cat::Cat),
+    Topics(topics::Topics),
+}
+
+/// Runs the command named on the command line.
+///
+/// # Panics
+/// Never knowingly.
+#[must_use]
+#[expect(clippy::print_stderr, reason = "errors go to the operator")]
+pub fn main() -> ExitCode {
+    #[cfg(feature = "failpoints")]
+    loader_pipeline::failpoint::arm();
+    let cli = Cli::parse();
+    telemetry::start(if matches!(cli.command, Command::Broker(_)) { "info" } else { "warn" });
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: cannot start the runtime\ncaused by: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(run(cli.command)) {
+        Ok(None) => ExitCode::SUCCESS,
+        Ok(Some(exit)) => ExitCode::from(exit.code()),
+        Err(failure) => {
+            eprint!("{}", failure.report());
+            ExitCode::from(failure.exit().code())
+        }
+    }
+}
+
+async fn run(command: Command) -> Outcome {
+    match command {
+        Command::Demo(command) => command.run().await,
+        Command::Broker(command) => command.run().await,
+        Command::Load(command) => command.run().await,
+        Command::Verify(command) => command.run().await,
+        Command::Status(command) => command.run().await,
+        Command::Produce(command) => command.run().await,
+        Command::Cat(command) => command.run().await,
+        Command::Topics(command) => command.run().await,
+    }
+}
+
+/// Which cluster a command talks to.
+#[derive(Debug, Args)]
+struct Brokers {
+    /// Bootstrap brokers, `host:port`, separated by commas.
+    #[arg(long, short, env = "LOGFERRY_BROKERS", default_value = "127.0.0.1:9092", global = true)]
+    brokers: String,
+}
+
+impl Brokers {
+    async fn connect(&self) -> Result<Client, Failure> {
+        Ok(Client::connect(ClientConfig::new(&self.brokers)).await?)
+    }
+}

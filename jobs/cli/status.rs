@@ -1,0 +1,86 @@
+//! `logferry status`
+
+use std::path::PathBuf;
+
+use broker_client::{Client, ClientConfig};
+use clap::Args;
+use loader_pipeline::load::open_place;
+use loader_pipeline::status::{Status, status};
+
+use super::{load, out};
+use crate::config;
+use crate::failure::Outcome;
+
+/// Show where a job's datasets stand: newest run, positions, lag, runs at work.
+#[derive(Debug, Args)]
+pub(super) struct StatusCommand {
+    /// Job file.
+    job: PathBuf,
+    /// Print it as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl StatusCommand {
+    pub(super) async fn run(self) -> Outcome {
+        let job = config::read_job(&self.job)?;
+        for (location, topics) in load::datasets(&job)? {
+            let place = open_place(&job, &location).await?;
+            let config =
+                ClientConfig { bootstrap: job.source.brokers.clone(), ..ClientConfig::default() };
+            let client = Client::connect(config).await;
+            let status = status(&place, &job, &topics, client).await?;
+            if self.json { out::json(&status)? } else { print(&status)? }
+        }
+        Ok(None)
+    }
+}
+
+fn print(status: &Status) -> std::io::Result<()> {
+    let Some(newest) = status.newest_run else {
+        return out::line(&format!("{}: no run yet", status.location));
+    };
+    out::line(&format!(
+        "{}: newest {} planned {}, {} rows in {} files, {} rejected",
+        status.location,
+        newest.directory(),
+        time(status.planned_at_ms),
+        status.counts.rows,
+        status.files,
+        status.counts.rejected
+    ))?;
+    if let Some(hour) = &status.complete {
+        out::line(&format!("complete up to and with {}", hour.directory))?;
+    }
+    for partition in &status.partitions {
+        let log = match (partition.log_start, partition.log_end, partition.lag) {
+            (Some(start), Some(end), Some(lag)) => format!("log {start} to {end}, lag {lag}"),
+            _ => "log unknown".to_owned(),
+        };
+        out::line(&format!(
+            "  {}-{}: loaded to {}, {log}",
+            partition.topic, partition.partition, partition.end
+        ))?;
+    }
+    for left in &status.left_out {
+        out::line(&format!("  {}-{}: left out: {}", left.topic, left.partition, left.reason))?;
+    }
+    for staging in &status.staging {
+        out::line(&format!(
+            "  at work or waiting to be taken over: {}, lease renewed {}",
+            staging.run,
+            time(staging.lease_renewed_ms)
+        ))?;
+    }
+    if let Some(error) = &status.source_error {
+        out::line(&format!("the source does not answer: {error}"))?;
+    }
+    Ok(())
+}
+
+fn time(ms: Option<i64>) -> String {
+    match ms.map(jiff::Timestamp::from_millisecond) {
+        Some(Ok(time)) => time.to_string(),
+        _ => "never".to_owned(),
+    }
+}

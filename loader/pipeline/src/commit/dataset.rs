@@ -1,0 +1,143 @@
+//! Making a dataset, once, and what is pinned at its birth.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::Place;
+use crate::config::JobConfig;
+use crate::error::Error;
+use crate::failpoint::failpoint;
+use crate::partitioner::Grouping;
+use crate::schema::TableSchema;
+use crate::sealed::{self, Document};
+
+/// `dataset.json`: written once, never changed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dataset {
+    /// Unique id.
+    pub uuid: Uuid,
+    /// Job that made it.
+    pub job: String,
+    /// Cluster it was first loaded from.
+    pub cluster_id: String,
+    /// Layout of the runs; `runs` is the one there is.
+    pub layout: String,
+    /// Columns of the first run. Later ones may differ by name only; each manifest has its own.
+    pub schema: TableSchema,
+    /// Whether the columns were inferred from records.
+    pub schema_inferred: bool,
+    /// How rows are grouped into directories, for ever.
+    pub grouping: Grouping,
+    /// When it was made, milliseconds since the epoch.
+    pub made_at_ms: i64,
+}
+
+impl Document for Dataset {
+    const FORMAT: &'static str = "logferry-dataset";
+    const VERSION: u32 = 1;
+}
+
+/// The only layout there is.
+pub const LAYOUT: &str = "runs";
+
+impl Dataset {
+    /// Reads `dataset.json`; `None` where there is no dataset.
+    ///
+    /// # Errors
+    /// When it is there and unsound.
+    pub async fn read(place: &Place) -> Result<Option<Self>, Error> {
+        let path = place.layout.dataset();
+        match place.store.read(&path).await {
+            Ok(bytes) => {
+                sealed::unseal(&bytes).map(Some).map_err(|damage| Error::Damaged { path, damage })
+            }
+            Err(loader_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes the dataset, unless another driver does so first: then that one's pins hold and are returned.
+    ///
+    /// # Errors
+    /// Whatever the store says; a store whose rename could overwrite or is not atomic is refused.
+    pub async fn make(self, place: &Place) -> Result<Self, Error> {
+        let semantics = place.store.rename_semantics();
+        if !semantics.atomic_directory_rename || !semantics.never_overwrites {
+            return Err(Error::Config {
+                problems: vec![format!(
+                    "{} cannot rename a directory atomically without overwriting; a commit needs that",
+                    place.store.describe()
+                )],
+            });
+        }
+        let store = &place.store;
+        for directory in [place.layout.all_staging(), place.layout.trash()] {
+            store.mkdirs(&directory).await?;
+        }
+        failpoint!("dataset.directories");
+        let bytes = sealed::seal(&self).map_err(|source| Error::Internal {
+            what: "cannot write dataset.json".to_owned(),
+            source: Some(Box::new(source)),
+        })?;
+        let beside = place.layout.hidden().join(&format!("dataset-{}.json", self.uuid));
+        store.put(&beside, bytes).await?;
+        failpoint!("dataset.beside");
+        match store.rename_no_overwrite(&beside, &place.layout.dataset()).await {
+            Ok(()) => Ok(self),
+            Err(loader_store::Error::AlreadyExists { .. }) => {
+                store.delete(&beside).await?;
+                Self::read(place).await?.ok_or_else(|| Error::Inconsistent {
+                    path: place.layout.dataset(),
+                    problem: "was there and vanished".to_owned(),
+                })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What in the job contradicts what is pinned.
+    #[must_use]
+    pub fn contradictions(&self, job: &JobConfig, columns_now: &TableSchema) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.grouping != job.grouping {
+            problems.push(
+                "`grouping` differs from the dataset's, which was fixed when it was made; use another \
+                 dataset for another grouping"
+                    .to_owned(),
+            );
+        }
+        if let Some(declared) = &job.schema
+            && let Err(refused) = crate::schema::check_change(columns_now, declared)
+        {
+            problems.extend(refused.0.iter().map(ToString::to_string));
+        }
+        if self.layout != LAYOUT {
+            problems.push(format!("the dataset's layout is `{}`, this build knows `{LAYOUT}`", self.layout));
+        }
+        problems
+    }
+}
+
+/// A probe of what every commit needs: a directory, a file, and a rename that refuses a taken name.
+///
+/// # Errors
+/// The first of them that the store refuses.
+pub async fn probe(place: &Place) -> Result<(), Error> {
+    let directory = place.layout.trash().join(&format!("probe-{}", Uuid::new_v4()));
+    place.store.mkdir(&directory).await?;
+    let (a, b) = (directory.join("a"), directory.join("b"));
+    place.store.put(&a, Bytes::from_static(b"a")).await?;
+    place.store.put(&b, Bytes::from_static(b"b")).await?;
+    let renamed = place.store.rename_no_overwrite(&a, &b).await;
+    place.store.delete(&directory).await?;
+    match renamed {
+        Err(loader_store::Error::AlreadyExists { .. }) => Ok(()),
+        Ok(()) => Err(Error::Inconsistent {
+            path: b,
+            problem: "the store's rename overwrote a file; a commit needs one that refuses".to_owned(),
+        }),
+        Err(error) => Err(error.into()),
+    }
+}

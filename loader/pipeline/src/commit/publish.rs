@@ -1,0 +1,178 @@
+//! Publishing: `rename(out-N, run=N)`, and nothing else makes a run visible.
+//!
+//! ```text
+//! rename ──► Ok ───────────────────────────────────────────────► published
+//!    ├─────► target exists: ours ─────────────────────────────► published (the answer had been lost)
+//!    │                      another's, our starts still stand ► rebase onto it, rename again
+//!    │                      another's, our starts moved ──────► fenced (75)
+//!    ├─────► source gone: our uuid in a newer manifest ───────► published;  else fenced (75)
+//!    └─────► no answer: one acknowledged write in staging, then look as above;
+//!            source still there and target free ──────────────► the same rename again
+//! ```
+
+use bytes::Bytes;
+use uuid::Uuid;
+
+use super::Place;
+use super::assemble::{Selection, assemble, compose};
+use super::newest::{is_there, newest, read_manifest, run_numbers, write_last};
+use super::staging::Staging;
+use crate::error::Error;
+use crate::failpoint::failpoint;
+use crate::layout::RunNumber;
+use crate::manifest::Manifest;
+use crate::plan::Plan;
+
+/// Renames of one publish before it gives up; each but the last met another run or lost its answer.
+const MAX_RENAMES: u32 = 100;
+
+/// Assembles and publishes what was selected, rebasing as often as other runs come first.
+///
+/// `base` is the newest manifest as last read. Cancel safety: dropping the future leaves either nothing
+/// or a whole run published; which of them, only a look at the dataset tells.
+///
+/// # Errors
+/// [`Error::Fenced`] or [`Error::Moved`] when another run took this one's place (nothing was published).
+pub async fn publish(
+    place: &Place,
+    staging: &Staging,
+    plan: &Plan,
+    selection: &Selection,
+    base: Option<Manifest>,
+) -> Result<Manifest, Error> {
+    let mut publisher = Publisher { place, staging, plan, selection };
+    let manifest = publisher.run(base).await?;
+    failpoint!("publish.after");
+    write_last(place, manifest.number).await;
+    failpoint!("publish.last_written");
+    write_claims(place, &manifest).await;
+    Ok(manifest)
+}
+
+struct Publisher<'a> {
+    place: &'a Place,
+    staging: &'a Staging,
+    plan: &'a Plan,
+    selection: &'a Selection,
+}
+
+/// What one rename came to.
+enum Outcome {
+    Published(RunNumber),
+    /// Another run has the number: go on from the newest.
+    Taken,
+    /// It did not happen and may be tried again.
+    Again,
+}
+
+impl Publisher<'_> {
+    async fn run(&mut self, mut base: Option<Manifest>) -> Result<Manifest, Error> {
+        let mut manifest = self.prepare(base.as_ref()).await?;
+        for _ in 0..MAX_RENAMES {
+            match self.rename(&manifest).await? {
+                Outcome::Published(number) if number == manifest.number => return Ok(manifest),
+                Outcome::Published(number) => return read_manifest(self.place, number).await,
+                Outcome::Again => {}
+                Outcome::Taken => {
+                    base = newest(self.place).await?;
+                    tracing::info!(number = %manifest.number, "another run came first, rebasing");
+                    manifest = self.prepare(base.as_ref()).await?;
+                }
+            }
+        }
+        Err(Error::Fenced { what: format!("other runs came first {MAX_RENAMES} times") })
+    }
+
+    /// Checks that the plan continues `base`, and assembles the run on top of it.
+    async fn prepare(&self, base: Option<&Manifest>) -> Result<Manifest, Error> {
+        if let Err(moved) = self.plan.continues(base) {
+            let number = base.map_or(RunNumber(0), |manifest| manifest.number);
+            return Err(Error::Moved { number, moved });
+        }
+        let schema_moved = base.is_some_and(|manifest| {
+            self.plan.base != Some(manifest.run_ref())
+                && crate::schema::check_change(&manifest.schema, &self.plan.schema).is_err()
+        });
+        if schema_moved {
+            return Err(Error::Fenced { what: "another run changed the columns".to_owned() });
+        }
+        let manifest = compose(self.plan, self.selection, self.staging.run(), base);
+        assemble(self.place, self.staging, self.selection, &manifest).await?;
+        Ok(manifest)
+    }
+
+    async fn rename(&self, manifest: &Manifest) -> Result<Outcome, Error> {
+        let number = manifest.number;
+        let (out, target) = (self.staging.paths().out(number), self.place.layout.run(number));
+        failpoint!("publish.before");
+        let refused = match self.place.store.rename_no_overwrite(&out, &target).await {
+            Ok(()) => return Ok(Outcome::Published(number)),
+            Err(error) => error,
+        };
+        match refused {
+            loader_store::Error::AlreadyExists { .. } => self.look_at_target(number).await,
+            loader_store::Error::NotFound { .. } => self.look_for_ours().await,
+            ref error if error.kind() == loader_store::ErrorKind::Ambiguous => {
+                tracing::warn!(%error, "no answer to the publishing rename, looking what happened");
+                self.settle(number).await
+            }
+            other => Err(other.into()),
+        }
+    }
+
+    /// After a lost answer: an acknowledged write orders our look behind whatever the rename did.
+    async fn settle(&self, number: RunNumber) -> Result<Outcome, Error> {
+        let name = format!("settle-{}", Uuid::new_v4());
+        let probe = self.staging.paths().directory().join(&name);
+        match self.place.store.put(&probe, Bytes::from_static(b"\n")).await {
+            Err(loader_store::Error::ParentMissing { .. }) => return self.look_for_ours().await,
+            put => put?,
+        }
+        failpoint!("publish.settled");
+        if is_there(self.place, &self.place.layout.run(number)).await? {
+            return self.look_at_target(number).await;
+        }
+        if is_there(self.place, &self.staging.paths().out(number)).await? {
+            return Ok(Outcome::Again);
+        }
+        self.look_for_ours().await
+    }
+
+    async fn look_at_target(&self, number: RunNumber) -> Result<Outcome, Error> {
+        let theirs = read_manifest(self.place, number).await?;
+        Ok(if theirs.uuid == self.staging.run() { Outcome::Published(number) } else { Outcome::Taken })
+    }
+
+    /// The source of the rename is gone: published under some number, or taken over by another driver.
+    async fn look_for_ours(&self) -> Result<Outcome, Error> {
+        let base = self.plan.base.map_or(RunNumber(0), |base| base.number);
+        for number in run_numbers(self.place).await?.into_iter().rev() {
+            if number <= base {
+                break;
+            }
+            if read_manifest(self.place, number).await?.uuid == self.staging.run() {
+                return Ok(Outcome::Published(number));
+            }
+        }
+        Err(Error::Fenced {
+            what: format!("{} was taken over or cleared away", self.staging.paths().directory()),
+        })
+    }
+}
+
+/// Copies the claims of a published run to `.logferry/complete/<hour>/<run>` for schedulers. Advisory: the
+/// manifest holds them.
+async fn write_claims(place: &Place, manifest: &Manifest) {
+    for claim in &manifest.complete_hours {
+        let directory = place.layout.complete().join(&claim.directory);
+        let file = directory.join(&manifest.number.to_string());
+        let written = async {
+            place.store.mkdirs(&directory).await?;
+            place.store.put(&file, Bytes::from_static(b"\n")).await
+        };
+        match written.await {
+            Ok(()) | Err(loader_store::Error::AlreadyExists { .. }) => {}
+            Err(error) => tracing::warn!(%error, hour = claim.directory, "cannot copy a claim out"),
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! One run's private directory: made, leased, taken over when its run died, and cleaned up.
+//!
+//! A staging directory is fenced by renaming it: whoever lost it finds every one of its paths gone, since
+//! nothing inside staging ever creates missing parents. The lease only tells the living from the dead;
+//! nobody's correctness rests on it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use loader_store::{Entry, StorePath};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use uuid::Uuid;
+
+use super::Place;
+use crate::error::Error;
+use crate::failpoint::failpoint;
+use crate::layout::StagingLayout;
+use crate::manifest::Manifest;
+use crate::plan::{BUILD, Plan};
+use crate::sealed;
+
+/// The staging directory of the run that this process drives.
+#[derive(Debug)]
+pub struct Staging {
+    place: Place,
+    run: Uuid,
+    paths: StagingLayout,
+    /// The store's clock when the directory was made, in milliseconds.
+    made_at_ms: i64,
+    lease: Option<Lease>,
+}
+
+impl Staging {
+    /// Makes a fresh staging directory under a new uuid.
+    ///
+    /// # Errors
+    /// Whatever the store says; on a full namespace quota the trash is emptied and it is tried once more.
+    pub async fn create(place: &Place) -> Result<Self, Error> {
+        let run = Uuid::new_v4();
+        let paths = place.layout.staging(run);
+        match place.store.mkdir(paths.directory()).await {
+            Err(loader_store::Error::Quota { .. }) => {
+                empty_trash(place).await;
+                place.store.mkdir(paths.directory()).await?;
+            }
+            made => made?,
+        }
+        failpoint!("staging.made");
+        let made = place.store.stat(paths.directory()).await?;
+        let made_at_ms = made.map(|entry| entry.modified_ms).ok_or_else(|| taken_over(&paths))?;
+        let staging = Self { place: place.clone(), run, paths, made_at_ms, lease: None };
+        place.store.put(&staging.paths.lease(), lease_text()).await?;
+        Ok(staging)
+    }
+
+    /// Id of the run: the name of its staging directory.
+    #[must_use]
+    pub const fn run(&self) -> Uuid {
+        self.run
+    }
+
+    /// Its paths.
+    #[must_use]
+    pub const fn paths(&self) -> &StagingLayout {
+        &self.paths
+    }
+
+    /// Starts the heartbeat. The token is cancelled when the directory turns out to be gone.
+    pub fn keep_lease(&mut self, timeout: Duration) -> CancellationToken {
+        let lease = Lease::keep(&self.place, self.paths.lease(), timeout / 4);
+        let lost = lease.lost.clone();
+        self.lease = Some(lease);
+        lost
+    }
+
+    /// Stores the plan: the acknowledged write that proves the newest manifest read before it durable.
+    ///
+    /// # Errors
+    /// Whatever the store says.
+    pub async fn write_plan(&self, plan: &Plan) -> Result<(), Error> {
+        failpoint!("plan.before_write");
+        let bytes = sealed::seal(plan).map_err(internal)?;
+        self.place.store.put(&self.paths.plan(), bytes).await.map_err(|e| self.fenced_if_gone(e))?;
+        failpoint!("plan.written");
+        self.place.store.mkdir(&self.paths.tasks()).await.map_err(|e| self.fenced_if_gone(e))?;
+        Ok(())
+    }
+
+    /// Throws away the plan of a round in which the newest run moved.
+    ///
+    /// # Errors
+    /// Whatever the store says.
+    pub async fn drop_plan(&self) -> Result<(), Error> {
+        self.place.store.delete(&self.paths.tasks()).await?;
+        self.place.store.delete(&self.paths.plan()).await?;
+        Ok(())
+    }
+
+    /// Ends the lease but leaves plan and finished tasks for the next run to take over at once.
+    pub async fn leave_for_next(mut self) {
+        self.lease = None;
+        if let Err(error) = self.place.store.delete(&self.paths.lease()).await {
+            tracing::warn!(%error, "cannot give up the lease; the next run waits for it to expire");
+        }
+    }
+
+    /// Throws the directory away: renamed first, so that no sleeper can publish from it.
+    pub async fn discard(mut self) {
+        self.lease = None;
+        failpoint!("staging.before_discard");
+        discard(&self.place, self.paths.directory()).await;
+        failpoint!("staging.discarded");
+    }
+
+    /// Takes over a dead run of the same job and build whose plan still continues `newest`.
+    ///
+    /// On success the dead run's staging directory has this run's name, `self`'s own empty directory is
+    /// thrown away, and the stored plan is returned. `None` when there is nothing to take over.
+    ///
+    /// # Errors
+    /// Whatever the store says while looking. A claim that another driver won is no error.
+    pub async fn take_over(
+        self,
+        fingerprint: &str,
+        newest: Option<&Manifest>,
+        timeout: Duration,
+    ) -> Result<(Self, Option<Plan>), Error> {
+        for dead in self.dead(timeout).await? {
+            let Some(plan) = stored_plan(&self.place, &StagingLayout::at(dead.path.clone())).await
+            else {
+                continue;
+            };
+            let ours = plan.fingerprint == fingerprint && plan.build == BUILD;
+            if !ours || plan.continues(newest).is_err() {
+                continue;
+            }
+            let run = Uuid::new_v4();
+            let paths = self.place.layout.staging(run);
+            failpoint!("takeover.before_claim");
+            match self.place.store.rename_no_overwrite(&dead.path, paths.directory()).await {
+                Ok(()) => {}
+                Err(error) => {
+                    // Won by another driver, or unknown: either way it is not ours to use.
+                    tracing::info!(%error, path = %dead.path, "cannot take over a dead run");
+                    continue;
+                }
+            }
+            failpoint!("takeover.claimed");
+            let made_at_ms = self.made_at_ms;
+            let place = self.place.clone();
+            self.discard().await;
+            let staging = Self { place, run, paths, made_at_ms, lease: None };
+            staging
+                .place
+                .store
+                .replace(&staging.paths.lease(), lease_text())
+                .await
+                .map_err(|e| staging.fenced_if_gone(e))?;
+            tracing::info!(run = %run, from = dead.path.name(), "took over a run that died");
+            return Ok((staging, Some(plan)));
+        }
+        Ok((self, None))
+    }
+
+    /// Moves dead staging directories that nobody can take over to the trash, and empties it: before
+    /// planning, so that a full quota cannot lock the job out.
+    ///
+    /// Dead runs of other jobs are left to those jobs for a day.
+    ///
+    /// # Errors
+    /// Whatever the store says while looking.
+    pub async fn clean_up(&self, job: &str, timeout: Duration) -> Result<(), Error> {
+        const LEFT_TO_OTHERS: Duration = Duration::from_secs(24 * 3600);
+        empty_trash(&self.place).await;
+        for dead in self.dead(timeout).await? {
+            let plan = stored_plan(&self.place, &StagingLayout::at(dead.path.clone())).await;
+            let of_another_job = plan.is_some_and(|plan| plan.job != job);
+            if of_another_job && self.age(&dead) < LEFT_TO_OTHERS {
+                continue;
+            }
+            tracing::info!(path = %dead.path, "clearing away a dead run");
+            discard(&self.place, &dead.path).await;
+        }
+        Ok(())
+    }
+
+    /// Staging directories whose lease is stale, oldest first.
+    async fn dead(&self, timeout: Duration) -> Result<Vec<Entry>, Error> {
+        let mut dead = Vec::new();
+        for entry in self.place.store.list(&self.place.layout.all_staging()).await? {
+            if entry.path == *self.paths.directory() {
+                continue;
+            }
+            let lease = StagingLayout::at(entry.path.clone()).lease();
+            let (lease, plan) = (
+                self.place.store.stat(&lease).await?,
+                self.place.store.stat(&StagingLayout::at(entry.path.clone()).plan()).await?,
+            );
+            let is_dead = match (&lease, &plan) {
+                (Some(lease), _) => self.age(lease) >= timeout,
+                // The lease was given up: take over at once.
+                (None, Some(_)) => true,
+                // Just being made, or made by one who died in the first instant.
+                (None, None) => self.age(&entry) >= timeout,
+            };
+            if is_dead {
+                dead.push(entry);
+            }
+        }
+        dead.sort_by_key(|entry| entry.modified_ms);
+        Ok(dead)
+    }
+
+    /// Age by the store's own clock.
+    fn age(&self, entry: &Entry) -> Duration {
+        let ms = self.made_at_ms.saturating_sub(entry.modified_ms);
+        Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+    }
+
+    /// A missing parent inside staging means that another driver has taken the directory.
+    pub(crate) fn fenced_if_gone(&self, error: loader_store::Error) -> Error {
+        fenced_if_gone(&self.paths, error)
+    }
+}
+
+/// See [`Staging::fenced_if_gone`]; for tasks, which know only the paths.
+pub(crate) fn fenced_if_gone(paths: &StagingLayout, error: loader_store::Error) -> Error {
+    match error {
+        loader_store::Error::ParentMissing { .. } => taken_over(paths),
+        other => other.into(),
+    }
+}
+
+fn taken_over(paths: &StagingLayout) -> Error {
+    Error::Fenced { what: format!("{} was taken over or cleared away", paths.directory()) }
+}
+
+/// The plan stored in a staging directory, if there is a sound one.
+async fn stored_plan(place: &Place, paths: &StagingLayout) -> Option<Plan> {
+    let bytes = place.store.read(&paths.plan()).await.ok()?;
+    sealed::unseal(&bytes).ok()
+}
+
+/// Reads the plan of a staging directory.
+///
+/// # Errors
+/// When it is missing or unsound.
+pub async fn read_plan(place: &Place, paths: &StagingLayout) -> Result<Plan, Error> {
+    let path = paths.plan();
+    let bytes = place.store.read(&path).await?;
+    sealed::unseal(&bytes).map_err(|damage| Error::Damaged { path, damage })
+}
+
+/// Renames a directory into the trash, then deletes it. Errors are logged: the next run tries again.
+async fn discard(place: &Place, directory: &StorePath) {
+    let trash = place.layout.trash().join(&Uuid::new_v4().to_string());
+    match place.store.rename_no_overwrite(directory, &trash).await {
+        Ok(()) => {
+            failpoint!("trash.renamed");
+            if let Err(error) = place.store.delete(&trash).await {
+                tracing::warn!(%error, path = %trash, "cannot delete, the next run will");
+            }
+        }
+        Err(loader_store::Error::NotFound { .. }) => {}
+        Err(error) => tracing::warn!(%error, path = %directory, "cannot move to the trash"),
+    }
+}
+
+/// Deletes what is in the trash. All of it is fenced already, so nobody can still need it.
+async fn empty_trash(place: &Place) {
+    let entries = match place.store.list(&place.layout.trash()).await {
+        Ok(entries) => entries,
+        Err(error) => {
+            tracing::warn!(%error, "cannot look into the trash");
+            return;
+        }
+    };
+    for entry in entries {
+        if let Err(error) = place.store.delete(&entry.path).await {
+            tracing::warn!(%error, path = %entry.path, "cannot delete, the next run will");
+        }
+    }
+}
+
+fn lease_text() -> bytes::Bytes {
+    format!("{{\"pid\":{}}}\n", std::process::id()).into()
+}
+
+fn internal(source: serde_json::Error) -> Error {
+    Error::Internal {
+        what: "cannot write a document as JSON".to_owned(),
+        source: Some(Box::new(source)),
+    }
+}
+
+/// The heartbeat: rewrites the lease until dropped.
+#[derive(Debug)]
+struct Lease {
+    lost: CancellationToken,
+    _heartbeat: AbortOnDropHandle<()>,
+}
+
+impl Lease {
+    fn keep(place: &Place, path: StorePath, every: Duration) -> Self {
+        let lost = CancellationToken::new();
+        let heartbeat = heartbeat(Arc::clone(&place.store), path, every, lost.clone());
+        Self { lost, _heartbeat: crate::spawn(heartbeat) }
+    }
+}
+
+async fn heartbeat(
+    store: Arc<dyn loader_store::Store>,
+    path: StorePath,
+    every: Duration,
+    lost: CancellationToken,
+) {
+    let mut ticks = tokio::time::interval(every.max(Duration::from_millis(10)));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    ticks.tick().await;
+    loop {
+        ticks.tick().await;
+        match store.replace(&path, lease_text()).await {
+            Ok(()) => {}
+            Err(loader_store::Error::ParentMissing { .. }) => {
+                lost.cancel();
+                return;
+            }
+            Err(error) => tracing::warn!(%error, "cannot renew the lease, trying again"),
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The job file: what to load, from where, into which dataset.
+//!
+//! Every table refuses unknown keys. Sizes and durations are text (`"256MiB"`, `"30s"`).
+
+use bytesize::ByteSize;
+use serde::{Deserialize, Serialize};
+
+use crate::encode::parquet::ParquetOptions;
+use crate::partitioner::Grouping;
+use crate::quantity::Period;
+use crate::schema::TableSchema;
+use crate::transform::RecordPolicy;
+
+/// A job file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobConfig {
+    /// Name of the job, written into manifests and logs. Default: the file's name without ending.
+    #[serde(default)]
+    pub name: String,
+    /// The cluster and the topics.
+    pub source: SourceConfig,
+    /// The dataset.
+    pub output: OutputConfig,
+    /// Columns. Without it they are inferred from the first records and pinned in `dataset.json`.
+    #[serde(default)]
+    pub schema: Option<TableSchema>,
+    /// How rows are grouped into directories.
+    #[serde(default)]
+    pub grouping: Grouping,
+    /// What happens to records that are no rows.
+    #[serde(default)]
+    pub records: RecordPolicy,
+    /// When an hour counts as complete. Without it no hour is claimed.
+    #[serde(default)]
+    pub completeness: Option<CompletenessConfig>,
+    /// Bounds of one run.
+    #[serde(default)]
+    pub limits: LimitsConfig,
+    /// How this process works; nothing here changes the output.
+    #[serde(default)]
+    pub engine: EngineConfig,
+}
+
+/// `[source]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SourceConfig {
+    /// Bootstrap brokers, `host:port` (`bootstrap.servers`).
+    pub brokers: Vec<String>,
+    /// Topics to load.
+    pub topics: Vec<String>,
+    /// Where a topic's first load starts: `earliest` (default), `latest`, an RFC 3339 time, or
+    /// `group:NAME` for a consumer group's committed offsets. Never used again once the dataset
+    /// knows the topic: a partition that appears later starts at its earliest offset.
+    #[serde(default)]
+    pub start: StartAt,
+    /// Which records are seen (`isolation.level`). Default `read_committed`.
+    #[serde(default)]
+    pub isolation: Isolation,
+    /// Accept offsets without a record also on topics whose `cleanup.policy` does not say `compact`
+    /// (topics that were compacted earlier). They are counted. Default false: such a hole fails the task.
+    #[serde(default)]
+    pub allow_holes: bool,
+    /// Confirms that this cluster continues the one with this cluster id (a move to a mirror that
+    /// keeps offsets and topic ids).
+    #[serde(default)]
+    pub continues_cluster: Option<String>,
+    /// Consumer group under which published ends are committed, for lag tools. Never read back.
+    #[serde(default)]
+    pub lag_group: Option<String>,
+    /// Largest single record batch that is taken. Default 64 MiB.
+    #[serde(default = "default_max_batch")]
+    pub max_batch_bytes: ByteSize,
+    /// One request's time-out (`request.timeout.ms`). Default 30 s.
+    #[serde(default = "default_request_timeout")]
+    pub request_timeout: Period,
+    /// How long retriable errors are retried before they fail. Default 60 s.
+    #[serde(default = "default_retry_deadline")]
+    pub retry_deadline: Period,
+}
+
+/// See [`SourceConfig::start`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum StartAt {
+    /// The log start.
+    #[default]
+    Earliest,
+    /// The log end.
+    Latest,
+    /// The first record at or after this time.
+    Time(jiff::Timestamp),
+    /// The committed offsets of a consumer group.
+    Group(String),
+}
+
+impl std::fmt::Display for StartAt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Earliest => f.write_str("earliest"),
+            Self::Latest => f.write_str("latest"),
+            Self::Time(time) => write!(f, "{time}"),
+            Self::Group(group) => write!(f, "group:{group}"),
+        }
+    }
+}
+
+impl std::str::FromStr for StartAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "earliest" => Ok(Self::Earliest),
+            "latest" => Ok(Self::Latest),
+            _ => match text.strip_prefix("group:") {
+                Some("") => Err("`group:` needs the name of a consumer group".to_owned()),
+                Some(group) => Ok(Self::Group(group.to_owned())),
+                None => text.parse().map(Self::Time).map_err(|_| {
+                    format!(
+                        "`{text}` is none of earliest, latest, group:NAME and an RFC 3339 time \
+                         such as 2026-11-30T00:00:00Z"
+                    )
+                }),
+            },
+        }
+    }
+}
+
+impl Serialize for StartAt {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for StartAt {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        crate::text::deserialize(from)
+    }
+}
+
+/// Which records a load sees.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    /// Only records of committed transactions, up to the last stable offset.
+    #[default]
+    ReadCommitted,
+    /// Everything up to the high watermark.
+    ReadUncommitted,
+}
+
+/// `[output]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OutputConfig {
+    /// Directory of the dataset: `hdfs://namenode/path`, `hdfs:///path` (the default file system of
+    /// `HADOOP_CONF_DIR`) or a local path. With `{topic}` in it each topic is a dataset of its own.
+    pub dataset: String,
+    /// Parquet settings.
+    #[serde(default)]
+    pub parquet: ParquetOptions,
+}
+
+/// `[completeness]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CompletenessConfig {
+    /// How long after its event time a record may still reach the log. An hour is claimed complete
+    /// once every partition is loaded past the first record stamped `hour end + grace` or later.
+    pub grace: Period,
+}
+
+/// `[limits]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsConfig {
+    /// Most records set aside in one run; one more fails the run (exit 65). Default: no limit by count.
+    pub max_rejected: Option<u64>,
+    /// Largest share of records set aside in one run, in percent. Default 1.
+    pub max_rejected_percent: f64,
+    /// Most offsets one run takes from a partition. Default: all there are.
+    pub max_offsets_per_partition: Option<u64>,
+    /// Input bytes (compressed, as the broker stores them) aimed at by one task. Default 256 MiB.
+    pub task_bytes: ByteSize,
+    /// Most directories one task may write to; one more fails the run (exit 65). Default 2,000.
+    pub max_groups: usize,
+    /// No new task starts after this time; what is contiguous by then is published (exit 76).
+    /// Default: no limit.
+    pub time_budget: Option<Period>,
+}
+
+/// `[engine]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EngineConfig {
+    /// Tasks that run at once. Default: all cores.
+    pub threads: Option<usize>,
+    /// Attempts of one task before the run fails. Default 3.
+    pub attempts: u32,
+    /// Bytes of fetched batches held ahead, per running task. Default 16 MiB.
+    pub prefetch_bytes: ByteSize,
+    /// A staging directory whose lease is older belongs to a dead run and is taken over. Default 60 s.
+    pub lease_timeout: Period,
+    /// Bound on each single call to the store. Default 60 s.
+    pub store_timeout: Period,
+}
+
+fn default_max_batch() -> ByteSize {
+    ByteSize::mib(64)
+}
+
+fn default_request_timeout() -> Period {
+    Period::from_ms(30_000)
+}
+
+fn default_retry_deadline() -> Period {
+    Period::from_ms(60_000)
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        Self {
+            max_rejected: None,
+            max_rejected_percent: 1.0,
+            max_offsets_per_partition: None,
+            task_bytes: ByteSize::mib(256),
+            max_groups: 2_000,
+            time_budget: None,
+        }
+    }
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            threads: None,
+            attempts: 3,
+            prefetch_bytes: ByteSize::mib(16),
+            lease_timeout: Period::from_ms(60_000),
+            store_timeout: Period::from_ms(60_000),
+        }
+    }
+}

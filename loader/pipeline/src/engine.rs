@@ -1,0 +1,117 @@
+//! The local engine: tasks of a plan on all cores of this machine.
+//!
+//! Each task runs on a thread of its own where it may compute; fetches and store calls are driven by the
+//! runtime. The number of threads changes nothing in the output.
+
+use std::time::Duration;
+
+use backon::{ExponentialBuilder, Retryable};
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::Error;
+use crate::plan::Task;
+use crate::task::{TaskContext, run_attempt};
+
+/// How the engine works.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    /// Tasks at once; at least one.
+    pub threads: usize,
+    /// Attempts of one task, the first included; at least one.
+    pub attempts: u32,
+    /// No task starts after this.
+    pub deadline: Option<Instant>,
+}
+
+impl Engine {
+    /// Runs `tasks` until all are done, the deadline has passed, one has failed for good, or `stop` is
+    /// cancelled. What is running then is waited for (deadline) or given up (error, stop).
+    ///
+    /// # Errors
+    /// The first task's error, or [`Error::Stopped`].
+    pub async fn run(
+        &self,
+        context: &TaskContext,
+        tasks: Vec<Task>,
+        stop: &CancellationToken,
+    ) -> Result<(), Error> {
+        let give_up = stop.child_token();
+        let mut waiting = tasks.into_iter();
+        let mut running = JoinSet::new();
+        let mut failure = None;
+        loop {
+            while running.len() < self.threads.max(1) && failure.is_none() && self.may_start(stop) {
+                let Some(task) = waiting.next() else { break };
+                self.start(&mut running, context.clone(), task, give_up.clone());
+            }
+            match running.join_next().await {
+                None => break,
+                Some(Ok(Ok(task))) => context.progress.task_done(task),
+                Some(Ok(Err(error))) => {
+                    give_up.cancel();
+                    failure.get_or_insert(error);
+                }
+                Some(Err(panicked)) => {
+                    give_up.cancel();
+                    failure.get_or_insert(Error::Internal {
+                        what: "a task panicked".to_owned(),
+                        source: Some(Box::new(panicked)),
+                    });
+                }
+            }
+        }
+        match failure {
+            // What tasks say once they were told to stop is only an echo.
+            _ if stop.is_cancelled() => Err(Error::Stopped),
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    fn may_start(&self, stop: &CancellationToken) -> bool {
+        !stop.is_cancelled() && self.deadline.is_none_or(|deadline| Instant::now() < deadline)
+    }
+
+    fn start(
+        &self,
+        running: &mut JoinSet<Result<u32, Error>>,
+        context: TaskContext,
+        task: Task,
+        give_up: CancellationToken,
+    ) {
+        let runtime = Handle::current();
+        let retries = usize::try_from(self.attempts.saturating_sub(1)).unwrap_or(0);
+        running.spawn_blocking(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    done = attempts(&context, &task, retries) => done.map(|()| task.task),
+                    () = give_up.cancelled() => Err(Error::Stopped),
+                }
+            })
+        });
+    }
+}
+
+/// The same task again from its stored start offsets, as often as the job allows.
+pub(crate) async fn attempts(
+    context: &TaskContext,
+    task: &Task,
+    retries: usize,
+) -> Result<(), Error> {
+    let backoff = ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(500))
+        .with_max_delay(Duration::from_secs(20))
+        .with_jitter()
+        .with_max_times(retries);
+    (|| run_attempt(context, task))
+        .retry(backoff)
+        .when(Error::is_retriable)
+        .notify(|error, _| {
+            tracing::warn!(task = task.task, error = %crate::error::chain(error), "attempt failed, trying again");
+            context.progress.task_retried(task.task, error);
+        })
+        .await
+}

@@ -1,0 +1,452 @@
+//! `logferry load`: one run of one dataset, from look to publish.
+//!
+//! ```text
+//! dataset.json ─► staging ─► (take over a dead run | plan, write, read again) ─► tasks ─► assemble ─► publish
+//! ```
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker_client::protocol::ids::TopicName;
+use broker_client::{Client, ClientConfig};
+use loader_store::{StoreConfig, StorePath};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::claims;
+use crate::commit::assemble::{Selection, finished};
+use crate::commit::dataset::{Dataset, LAYOUT};
+use crate::commit::newest::{newest, newest_number};
+use crate::commit::publish::publish;
+use crate::commit::staging::{Staging, read_plan};
+use crate::commit::Place;
+use crate::config::JobConfig;
+use crate::engine::{Engine, attempts};
+use crate::error::Error;
+use crate::failpoint::failpoint;
+use crate::infer;
+use crate::layout::{Layout, StagingLayout};
+use crate::manifest::{LeftOut, Manifest};
+use crate::plan::{Plan, PlanRequest, fingerprint, plan};
+use crate::progress::Progress;
+use crate::schema::TableSchema;
+use crate::snapshot;
+use crate::task::TaskContext;
+
+/// Rounds of planning before giving up because other runs keep coming first.
+const MAX_PLANS: u32 = 20;
+
+/// One load of one dataset.
+#[derive(Debug, Clone)]
+pub struct Load {
+    /// The job.
+    pub job: JobConfig,
+    /// Topics of this dataset.
+    pub topics: Vec<TopicName>,
+    /// Where the dataset is, `{topic}` filled in.
+    pub location: String,
+    /// Make the dataset if there is none.
+    pub create: bool,
+    /// Accept jumps and record them (I6).
+    pub accept_gap: bool,
+    /// Who is told how far it is.
+    pub progress: Arc<dyn Progress>,
+    /// Cancelled by SIGTERM.
+    pub stop: CancellationToken,
+    /// Plan time, milliseconds since the epoch.
+    pub now_ms: i64,
+}
+
+/// How a load ended well.
+#[derive(Debug)]
+pub enum Outcome {
+    /// A run was published.
+    Published(Box<Manifest>),
+    /// There was nothing to do; partitions left out are listed.
+    Nothing(Vec<LeftOut>),
+    /// The time budget ended before anything could be published.
+    OutOfTime,
+}
+
+impl Outcome {
+    /// The exit status, where it is not 0.
+    #[must_use]
+    pub fn exit(&self) -> Option<crate::error::Exit> {
+        let partial = match self {
+            Self::Published(manifest) => manifest.partial || !manifest.left_out.is_empty(),
+            Self::Nothing(left_out) => !left_out.is_empty(),
+            Self::OutOfTime => true,
+        };
+        partial.then_some(crate::error::Exit::Partial)
+    }
+}
+
+impl Load {
+    /// Does one run.
+    ///
+    /// Cancel safety: dropping the future at any point leaves the dataset as it was or one whole run
+    /// further, and a staging directory that the next run takes over or clears away.
+    ///
+    /// # Errors
+    /// See [`Error::exit`]; nothing was published then, unless the error says otherwise.
+    pub async fn run(&self) -> Result<Outcome, Error> {
+        let place = open_place(&self.job, &self.location).await?;
+        let client = Client::connect(client_config(&self.job)).await?;
+        let dataset = self.dataset(&place, &client).await?;
+        let staging = Staging::create(&place).await?;
+        self.drive(Driver { place, client, dataset }, staging).await
+    }
+
+    /// The plan that [`Load::run`] would make now; nothing is written.
+    ///
+    /// # Errors
+    /// As [`Load::run`] up to planning.
+    pub async fn dry_run(&self) -> Result<Plan, Error> {
+        let place = open_place(&self.job, &self.location).await?;
+        let client = Client::connect(client_config(&self.job)).await?;
+        let (dataset, newest) = match Dataset::read(&place).await? {
+            Some(dataset) => (dataset, newest(&place).await?),
+            None => (self.new_dataset(&client).await?, None),
+        };
+        let driver = Driver { place, client, dataset };
+        self.plan(&driver, newest.as_ref()).await
+    }
+
+    /// Makes and stores a plan for `load task`, and leaves it for the next `load` to assemble.
+    ///
+    /// # Errors
+    /// As [`Load::run`] up to planning.
+    pub async fn plan_only(&self) -> Result<Option<(Plan, String)>, Error> {
+        let place = open_place(&self.job, &self.location).await?;
+        let client = Client::connect(client_config(&self.job)).await?;
+        let dataset = self.dataset(&place, &client).await?;
+        let staging = Staging::create(&place).await?;
+        let driver = Driver { place, client, dataset };
+        match self.stored_plan(&driver, &staging).await {
+            Ok((plan, _)) if plan.is_worth_publishing() => {
+                let uri = driver.place.store.uri(&staging.paths().plan());
+                staging.leave_for_next().await;
+                Ok(Some((plan, uri)))
+            }
+            Ok(_) => {
+                staging.discard().await;
+                Ok(None)
+            }
+            Err(error) => {
+                staging.discard().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn dataset(&self, place: &Place, client: &Client) -> Result<Dataset, Error> {
+        if let Some(dataset) = Dataset::read(place).await? {
+            return Ok(dataset);
+        }
+        if !self.create {
+            return Err(Error::NoDataset { location: self.location.clone() });
+        }
+        self.new_dataset(client).await?.make(place).await
+    }
+
+    /// What `dataset.json` would say; columns are inferred where the job declares none.
+    async fn new_dataset(&self, client: &Client) -> Result<Dataset, Error> {
+        let snapshot = snapshot::take(client, &self.job, &self.topics, None, None).await?;
+        if !snapshot.missing.is_empty() {
+            return Err(Error::UnknownTopics { topics: snapshot.missing });
+        }
+        let schema = match &self.job.schema {
+            Some(schema) => schema.clone(),
+            None => infer::columns(client, &self.job, &snapshot).await?,
+        };
+        self.check(&schema)?;
+        Ok(Dataset {
+            uuid: Uuid::new_v4(),
+            job: self.job.name.clone(),
+            cluster_id: snapshot.cluster_id,
+            layout: LAYOUT.to_owned(),
+            schema_inferred: self.job.schema.is_none(),
+            schema,
+            grouping: self.job.grouping.clone(),
+            made_at_ms: self.now_ms,
+        })
+    }
+
+    /// Refuses a schema and job that do not fit together, naming every problem.
+    fn check(&self, schema: &TableSchema) -> Result<(), Error> {
+        let mut problems = Vec::new();
+        let keys = self.job.grouping.key_names().chain(["run"]);
+        if let Err(found) = schema.validate(keys) {
+            problems.extend(found.0.iter().map(ToString::to_string));
+        }
+        if let Err(found) = self.job.grouping.validate(schema) {
+            problems.extend(found.0.iter().map(ToString::to_string));
+        }
+        if let Err(problem) = self.job.records.validate(schema) {
+            problems.push(problem.to_string());
+        }
+        if let Err(problem) = self.job.output.parquet.validate() {
+            problems.push(problem.to_string());
+        }
+        if problems.is_empty() { Ok(()) } else { Err(Error::Config { problems }) }
+    }
+
+    async fn plan(&self, driver: &Driver, newest: Option<&Manifest>) -> Result<Plan, Error> {
+        let columns_now = newest.map_or(&driver.dataset.schema, |manifest| &manifest.schema);
+        let problems = driver.dataset.contradictions(&self.job, columns_now);
+        if !problems.is_empty() {
+            return Err(Error::Config { problems });
+        }
+        let schema = self.job.schema.as_ref().unwrap_or(columns_now);
+        self.check(schema)?;
+        let complete_at = claims::boundary_ms(&self.job, self.now_ms);
+        let source =
+            snapshot::take(&driver.client, &self.job, &self.topics, newest, complete_at).await?;
+        plan(&PlanRequest {
+            job: &self.job,
+            schema,
+            newest,
+            source: &source,
+            accept_gap: self.accept_gap,
+            now_ms: self.now_ms,
+        })
+    }
+
+    /// Read, plan, write, read again, until the newest run stands still.
+    async fn stored_plan(
+        &self,
+        driver: &Driver,
+        staging: &Staging,
+    ) -> Result<(Plan, Option<Manifest>), Error> {
+        for _ in 0..MAX_PLANS {
+            let newest = newest(&driver.place).await?;
+            let plan = self.plan(driver, newest.as_ref()).await?;
+            if !plan.is_worth_publishing() {
+                return Ok((plan, newest));
+            }
+            staging.write_plan(&plan).await?;
+            if newest_number(&driver.place).await? == newest.as_ref().map(|m| m.number) {
+                failpoint!("plan.settled");
+                return Ok((plan, newest));
+            }
+            staging.drop_plan().await?;
+        }
+        Err(Error::Fenced { what: format!("other runs were published during {MAX_PLANS} plans") })
+    }
+
+    async fn drive(&self, driver: Driver, staging: Staging) -> Result<Outcome, Error> {
+        let started = tokio::time::Instant::now();
+        let timeout = duration_ms(self.job.engine.lease_timeout.as_ms());
+        let fingerprint = fingerprint(&self.job)?;
+        let before = newest(&driver.place).await?;
+        let (mut staging, resumed) =
+            staging.take_over(&fingerprint, before.as_ref(), timeout).await?;
+        let lost = staging.keep_lease(timeout);
+        let gone = || Error::Fenced {
+            what: format!("{} was taken over or cleared away", staging.paths().directory()),
+        };
+        let planned = tokio::select! {
+            planned = self.planned(&driver, &staging, resumed, timeout) => planned,
+            () = self.stop.cancelled() => Err(Error::Stopped),
+            () = lost.cancelled() => Err(gone()),
+        };
+        let outcome = match planned {
+            Ok((plan, _)) if !plan.is_worth_publishing() => Ok(Outcome::Nothing(plan.left_out)),
+            Ok((plan, newest)) => {
+                let budget = self.job.limits.time_budget.map(|budget| duration_ms(budget.as_ms()));
+                let deadline = budget.map(|budget| started + budget);
+                tokio::select! {
+                    outcome = self.finish(&driver, &staging, plan, newest, deadline) => outcome,
+                    () = lost.cancelled() => Err(gone()),
+                }
+            }
+            Err(error) => Err(error),
+        };
+        match &outcome {
+            Err(error) if error.leaves_work() => staging.leave_for_next().await,
+            Ok(Outcome::OutOfTime) => staging.leave_for_next().await,
+            _ => staging.discard().await,
+        }
+        outcome
+    }
+
+    /// The plan to carry out, after dead runs were cleared away, and the newest manifest under it.
+    async fn planned(
+        &self,
+        driver: &Driver,
+        staging: &Staging,
+        resumed: Option<Plan>,
+        timeout: Duration,
+    ) -> Result<(Plan, Option<Manifest>), Error> {
+        staging.clean_up(&self.job.name, timeout).await?;
+        match resumed {
+            // The claim was the acknowledged write between the two looks.
+            Some(plan) => Ok((plan, newest(&driver.place).await?)),
+            None => self.stored_plan(driver, staging).await,
+        }
+    }
+
+    /// From a stored plan to a published run.
+    async fn finish(
+        &self,
+        driver: &Driver,
+        staging: &Staging,
+        plan: Plan,
+        newest: Option<Manifest>,
+        deadline: Option<tokio::time::Instant>,
+    ) -> Result<Outcome, Error> {
+        let plan = Arc::new(plan);
+        let done: BTreeSet<u32> =
+            finished(&driver.place, staging, &plan).await?.into_keys().collect();
+        self.progress.planned(&plan, done.len());
+        let context = TaskContext {
+            place: driver.place.clone(),
+            staging: staging.paths().clone(),
+            plan: Arc::clone(&plan),
+            client: driver.client.clone(),
+            prefetch_bytes: bytes(self.job.engine.prefetch_bytes),
+            progress: Arc::clone(&self.progress),
+        };
+        let engine = Engine { threads: threads(&self.job), attempts: self.job.engine.attempts, deadline };
+        let waiting = plan.tasks.iter().filter(|t| !done.contains(&t.task)).cloned().collect();
+        engine.run(&context, waiting, &self.stop).await?;
+        self.progress.assembling();
+        let selection = Selection::choose(&plan, finished(&driver.place, staging, &plan).await?);
+        if selection.reports.is_empty() && !plan.tasks.is_empty() {
+            return Ok(Outcome::OutOfTime);
+        }
+        selection.check_rejected(&plan)?;
+        let manifest = publish(&driver.place, staging, &plan, &selection, newest).await?;
+        self.progress.published(&manifest);
+        self.export_offsets(&driver.client, &manifest).await;
+        Ok(Outcome::Published(Box::new(manifest)))
+    }
+
+    /// Consumer-group offsets for lag tools. Never read back; an error here fails nothing.
+    async fn export_offsets(&self, client: &Client, manifest: &Manifest) {
+        let Some(group) = &self.job.source.lag_group else { return };
+        for topic in &self.topics {
+            let ends = manifest
+                .partitions
+                .iter()
+                .filter(|s| s.key.topic == *topic && s.key.cluster_id == manifest.cluster_id)
+                .map(|s| (s.key.partition, s.end))
+                .collect();
+            if let Err(error) = client.commit_offsets(group, topic, &ends).await {
+                tracing::warn!(%error, group, %topic, "cannot commit offsets for lag tools");
+            }
+        }
+    }
+}
+
+struct Driver {
+    place: Place,
+    client: Client,
+    dataset: Dataset,
+}
+
+/// Runs one task of a stored plan (`logferry load task`), for schedulers of their own.
+///
+/// # Errors
+/// [`Error::Config`] for a task number that the plan lacks; otherwise as a task within a load.
+pub async fn run_task(
+    plan_location: &str,
+    task: u32,
+    store: &StoreConfig,
+    attempts_allowed: u32,
+    progress: Arc<dyn Progress>,
+) -> Result<(), Error> {
+    let (store, path) = loader_store::open(plan_location, store).await?;
+    let Some(directory) = path.parent().filter(|_| path.name() == "plan.json") else {
+        return Err(config(format!("{plan_location} is not the plan.json of a staging directory")));
+    };
+    let staging = StagingLayout::at(directory.clone());
+    let place = Place { store, layout: Layout::new(dataset_root(&directory)?) };
+    let plan = Arc::new(read_plan(&place, &staging).await?);
+    let Some(work) = plan.tasks.iter().find(|t| t.task == task).cloned() else {
+        return Err(config(format!("the plan has {} tasks and none numbered {task}", plan.tasks.len())));
+    };
+    if place.store.stat(&staging.done(task)).await?.is_some() {
+        return Ok(());
+    }
+    let client = Client::connect(planned_client_config(&plan)).await?;
+    let found = client.cluster().await?.cluster_id.unwrap_or_default();
+    if found != plan.source.cluster_id {
+        return Err(Error::WrongCluster { planned: plan.source.cluster_id.clone(), found });
+    }
+    progress.planned(&plan, 0);
+    let context = TaskContext {
+        place,
+        staging,
+        plan: Arc::clone(&plan),
+        client,
+        prefetch_bytes: bytes(crate::config::EngineConfig::default().prefetch_bytes),
+        progress,
+    };
+    let retries = usize::try_from(attempts_allowed.saturating_sub(1)).unwrap_or(0);
+    attempts(&context, &work, retries).await
+}
+
+/// `<dataset>/.logferry/staging/<uuid>` → `<dataset>`
+fn dataset_root(staging: &StorePath) -> Result<StorePath, Error> {
+    let root = staging.parent().and_then(|p| p.parent()).and_then(|p| p.parent());
+    root.ok_or_else(|| config(format!("{staging} is not the staging directory of a dataset")))
+}
+
+fn config(problem: String) -> Error {
+    Error::Config { problems: vec![problem] }
+}
+
+/// Opens the store of a dataset.
+///
+/// # Errors
+/// Whatever the store says.
+pub async fn open_place(job: &JobConfig, location: &str) -> Result<Place, Error> {
+    let (store, root) = loader_store::open(location, &store_config(job)).await?;
+    Ok(Place { store, layout: Layout::new(root) })
+}
+
+/// How the store is used by a job.
+#[must_use]
+pub fn store_config(job: &JobConfig) -> StoreConfig {
+    StoreConfig {
+        operation_timeout: duration_ms(job.engine.store_timeout.as_ms()),
+        ..StoreConfig::default()
+    }
+}
+
+fn client_config(job: &JobConfig) -> ClientConfig {
+    ClientConfig {
+        bootstrap: job.source.brokers.clone(),
+        client_id: format!("logferry-load-{}", job.name),
+        request_timeout: duration_ms(job.source.request_timeout.as_ms()),
+        retry_deadline: duration_ms(job.source.retry_deadline.as_ms()),
+        max_batch_bytes: bytes(job.source.max_batch_bytes),
+        ..ClientConfig::default()
+    }
+}
+
+fn planned_client_config(plan: &Plan) -> ClientConfig {
+    ClientConfig {
+        bootstrap: plan.source.brokers.clone(),
+        client_id: format!("logferry-load-{}", plan.job),
+        request_timeout: duration_ms(plan.source.request_timeout_ms),
+        retry_deadline: duration_ms(plan.source.retry_deadline_ms),
+        max_batch_bytes: usize::try_from(plan.source.max_batch_bytes).unwrap_or(usize::MAX),
+        ..ClientConfig::default()
+    }
+}
+
+fn threads(job: &JobConfig) -> usize {
+    let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    job.engine.threads.unwrap_or_else(cores).max(1)
+}
+
+fn bytes(size: bytesize::ByteSize) -> usize {
+    usize::try_from(size.as_u64()).unwrap_or(usize::MAX)
+}
+
+fn duration_ms(ms: i64) -> Duration {
+    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+}

@@ -1,0 +1,160 @@
+//! One attempt of one task: ranges in, files and a report out, all of it or nothing.
+//!
+//! ```text
+//! fetch range ─► record batches ─► RecordTransform ─► per directory: encoder ─► attempt/00000.part …
+//!                     └ counts by batch headers                                 attempt/attempt.json
+//!                                                                               rename to done
+//! ```
+//! An attempt reads exactly its ranges from their stored starts. It deletes nothing, and its one rename is
+//! to `done`: whoever comes second finds the name taken and changes nothing.
+
+mod files;
+mod range;
+
+use std::sync::Arc;
+
+use broker_client::Client;
+use loader_store::StorePath;
+use uuid::Uuid;
+
+use self::files::TaskFiles;
+use self::range::RangeReader;
+use crate::commit::Place;
+use crate::commit::staging::fenced_if_gone;
+use crate::error::Error;
+use crate::failpoint::failpoint;
+use crate::layout::StagingLayout;
+use crate::plan::{Plan, Task};
+use crate::progress::Progress;
+use crate::report::{AttemptReport, REPORT};
+use crate::sealed;
+use crate::transform::{Counts, RecordTransform};
+
+/// Rows after which decoded records are handed to the encoders.
+const DRAIN_ROWS: usize = 16 * 1024;
+/// Bytes of record batches held before that, if they come first.
+const DRAIN_BYTES: usize = 16 << 20;
+
+/// What every attempt of a plan needs.
+#[derive(Debug, Clone)]
+pub struct TaskContext {
+    /// The dataset.
+    pub place: Place,
+    /// The run's staging directory.
+    pub staging: StagingLayout,
+    /// The plan.
+    pub plan: Arc<Plan>,
+    /// The source.
+    pub client: Client,
+    /// Bytes fetched ahead.
+    pub prefetch_bytes: usize,
+    /// Who is told how far it is.
+    pub progress: Arc<dyn Progress>,
+}
+
+/// Runs one attempt and makes it the task's result, unless another attempt was first.
+///
+/// CPU work happens on the caller's thread: run it where blocking is allowed. Cancel safety: dropping the
+/// future leaves an unfinished attempt directory, which nobody reads.
+///
+/// # Errors
+/// Anything that kept a range from being read and written whole.
+pub async fn run_attempt(context: &TaskContext, task: &Task) -> Result<(), Error> {
+    let attempt = Uuid::new_v4();
+    let directory = context.staging.attempt(task.task, attempt);
+    let store = &context.place.store;
+    let gone = |error| fenced_if_gone(&context.staging, error);
+    match store.mkdir(&context.staging.task(task.task)).await {
+        Ok(()) | Err(loader_store::Error::AlreadyExists { .. }) => {}
+        Err(error) => return Err(gone(error)),
+    }
+    store.mkdir(&directory).await.map_err(gone)?;
+    failpoint!("task.started");
+
+    let report = write_files(context, task, &directory).await?;
+    failpoint!("task.files_closed");
+    let bytes = sealed::seal(&report).map_err(|source| Error::Internal {
+        what: "cannot write an attempt's report as JSON".to_owned(),
+        source: Some(Box::new(source)),
+    })?;
+    store.put(&directory.join(REPORT), bytes).await.map_err(gone)?;
+    failpoint!("task.reported");
+    win(context, task.task, &directory).await?;
+    failpoint!("task.done");
+    Ok(())
+}
+
+/// Renames the attempt to `done`. A name that is taken means that another attempt was first.
+async fn win(context: &TaskContext, task: u32, directory: &StorePath) -> Result<(), Error> {
+    let store = &context.place.store;
+    let done = context.staging.done(task);
+    for _ in 0..3 {
+        let refused = match store.rename_no_overwrite(directory, &done).await {
+            Ok(()) | Err(loader_store::Error::AlreadyExists { .. }) => return Ok(()),
+            Err(error) => error,
+        };
+        match refused {
+            loader_store::Error::NotFound { .. } => {}
+            ref error if error.kind() == loader_store::ErrorKind::Ambiguous => {}
+            other => return Err(fenced_if_gone(&context.staging, other)),
+        }
+        // Gone or unknown: whoever's attempt is there now is as good as ours.
+        if store.stat(&done).await?.is_some() {
+            return Ok(());
+        }
+        if store.stat(directory).await?.is_none() {
+            let path = done;
+            return Err(gone_with(context, path));
+        }
+    }
+    Err(Error::Store(loader_store::Error::NotFound { path: done }))
+}
+
+fn gone_with(context: &TaskContext, path: StorePath) -> Error {
+    fenced_if_gone(&context.staging, loader_store::Error::ParentMissing { path })
+}
+
+async fn write_files(
+    context: &TaskContext,
+    task: &Task,
+    directory: &StorePath,
+) -> Result<AttemptReport, Error> {
+    let plan = &context.plan;
+    let mut transform = RecordTransform::new(Arc::new(plan.transform_spec()))?;
+    let mut files = TaskFiles::new(context, task, directory.clone(), &transform);
+    let mut ranges = Vec::with_capacity(task.ranges.len());
+    for range in &task.ranges {
+        let mut reader = RangeReader::new(context, range);
+        while let Some(records) = reader.next().await? {
+            let mut wanted = records.wanted;
+            while let Some(left) =
+                transform.push(range.topic.as_str(), range.partition, &records.records, wanted.clone())?
+            {
+                files.write(transform.drain()?).await?;
+                wanted.start = left;
+            }
+            if transform.rows_pending() >= DRAIN_ROWS || transform.bytes_pending() >= DRAIN_BYTES {
+                files.write(transform.drain()?).await?;
+                failpoint!("task.written");
+            }
+        }
+        ranges.push(reader.finish()?);
+    }
+    files.write(transform.drain()?).await?;
+    let written = files.close().await?;
+    for range in &mut ranges {
+        let nothing = Counts::default();
+        let counts =
+            written.counts.get(&(range.loaded.topic.clone(), range.loaded.partition));
+        range.take_counts(counts.unwrap_or(&nothing));
+    }
+    let ranges = range::settle(ranges)?;
+    Ok(AttemptReport {
+        task: task.task,
+        ranges,
+        files: written.files,
+        rejected_samples: written.samples,
+        unknown_fields: written.counts.values().map(|c| c.unknown_fields).sum(),
+        event_time_from: written.event_time_from,
+    })
+}
