@@ -470,3 +470,6 @@ impl FileWriter for FaultyWriter {
         obey(&state, call, inner.close()).await
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -388,24 +388,28 @@ impl Store for HdfsStore {
                 reason,
             });
         }
-        let renamed = self.ask(to, |client| async move {
-            client.rename(from.as_str(), to.as_str(), false).await
-        });
-        renamed.await.map_err(|failure| {
-            let zones = matches!(&failure, Failure::Hdfs(HdfsError::RPCError(_, text))
-                if text.contains("encryption zone"));
-            let error = self.request(Operation::Rename, to).error(failure);
-            if matches!(error, Error::NotFound { .. }) {
-                Error::NotFound { path: from.clone() }
-            } else if zones && matches!(error, Error::Io { .. }) {
-                Error::CrossVolume {
-                    from: from.clone(),
-                    to: to.clone(),
-                }
-            } else {
-                error
-            }
-        })
+        let renamed = self
+            .ask(to, |client| async move {
+                client.rename(from.as_str(), to.as_str(), false).await
+            })
+            .await;
+        let Err(failure) = renamed else { return Ok(()) };
+        let between_zones = matches!(&failure, Failure::Hdfs(HdfsError::RPCError(_, text))
+            if text.contains("encryption zone"));
+        let error = self.request(Operation::Rename, to).error(failure);
+        // Which of the two lies below a file, it does not say.
+        if matches!(error, Error::NotFound { .. })
+            || matches!(error, Error::NotADirectory { .. }) && self.stat(from).await?.is_none()
+        {
+            return Err(Error::NotFound { path: from.clone() });
+        }
+        if between_zones && matches!(error, Error::Io { .. }) {
+            return Err(Error::CrossVolume {
+                from: from.clone(),
+                to: to.clone(),
+            });
+        }
+        Err(error)
     }
 
     async fn delete(&self, path: &StorePath) -> Result<bool> {
@@ -416,10 +420,15 @@ impl Store for HdfsStore {
                 reason,
             });
         }
-        self.ask(path, |client| async move {
-            client.delete(path.as_str(), true).await
-        })
-        .await
-        .map_err(|failure| self.request(Operation::Delete, path).error(failure))
+        let deleted = self
+            .ask(path, |client| async move {
+                client.delete(path.as_str(), true).await
+            })
+            .await
+            .map_err(|failure| self.request(Operation::Delete, path).error(failure));
+        match deleted {
+            Err(Error::NotFound { .. }) => Ok(false),
+            other => other,
+        }
     }
 }

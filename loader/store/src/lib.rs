@@ -93,10 +93,11 @@ pub struct RenameSemantics {
 /// A place for files. Safe to use from many tasks and processes at once.
 ///
 /// Every change is durable when it returns `Ok`, except [`Store::create`], which is durable with
-/// [`FileWriter::close`]. A path that runs through a file gives [`Error::NotADirectory`]. The errors
-/// of every method include those about the store's health: `PermissionDenied`, `Unreachable`, `Io`,
-/// and for changes `ReadOnly`, `SafeMode`, `Quota`, `NoSpace`, `OutcomeUnknown`, for reads `Timeout`;
-/// below only what is particular is named. See the crate's documentation for cancel safety.
+/// [`FileWriter::close`]. What would lie below a file is missing, and making it gives
+/// [`Error::NotADirectory`]. The errors of every method include those about the store's health:
+/// `PermissionDenied`, `Unreachable`, `Io`, and for changes `ReadOnly`, `SafeMode`, `Quota`,
+/// `NoSpace`, `OutcomeUnknown`, for reads `Timeout`; below only what is particular is named. See the
+/// crate's documentation for cancel safety.
 #[async_trait]
 pub trait Store: Send + Sync + std::fmt::Debug {
     /// The store as people write it: `hdfs://nn:8020`, `file://`.
@@ -110,9 +111,6 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn rename_semantics(&self) -> RenameSemantics;
 
     /// What is at `path`; `None` if nothing is. Symbolic links are followed.
-    ///
-    /// # Errors
-    /// [`Error::NotADirectory`] below a file.
     async fn stat(&self, path: &StorePath) -> Result<Option<Entry>>;
 
     /// The direct children of a directory sorted by name in byte order, hidden ones too.

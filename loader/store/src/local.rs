@@ -104,6 +104,22 @@ fn from_io(operation: Operation, path: &StorePath, error: io::Error) -> Error {
     }
 }
 
+/// Whether there is nothing at the path, be it that something above it is a file.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
+/// [`from_io`] of a call on something that should be there.
+fn from_finding(operation: Operation, path: &StorePath, error: io::Error) -> Error {
+    match is_missing(&error) {
+        true => Error::NotFound { path: path.clone() },
+        false => from_io(operation, path, error),
+    }
+}
+
 /// [`from_io`] of a call that makes `path`: what is missing then is its directory.
 fn from_making(operation: Operation, path: &StorePath, error: io::Error) -> Error {
     let error = from_io(operation, path, error);
@@ -165,7 +181,7 @@ fn entry(path: StorePath, metadata: &std::fs::Metadata) -> Entry {
 fn stat(path: &StorePath) -> Result<Option<Entry>> {
     match std::fs::metadata(path) {
         Ok(metadata) => Ok(Some(entry(path.clone(), &metadata))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if is_missing(&error) => Ok(None),
         Err(error) => Err(from_io(Operation::Stat, path, error)),
     }
 }
@@ -173,7 +189,11 @@ fn stat(path: &StorePath) -> Result<Option<Entry>> {
 fn list(directory: &StorePath) -> Result<Vec<Entry>> {
     let from = |error| from_io(Operation::List, directory, error);
     let mut entries = Vec::new();
-    for child in std::fs::read_dir(directory).map_err(from)? {
+    let children = std::fs::read_dir(directory).map_err(|error| match stat(directory) {
+        Ok(Some(_)) => from(error),
+        _ => from_finding(Operation::List, directory, error),
+    })?;
+    for child in children {
         let child = child.map_err(from)?;
         let name = child.file_name();
         let path = name.to_str().and_then(|name| directory.try_join(name).ok());
@@ -292,7 +312,7 @@ fn write_whole(operation: Operation, path: &StorePath, content: &[u8], mode: Mod
 }
 
 fn read(path: &StorePath, range: Range<u64>) -> Result<Bytes> {
-    let from = |error| from_io(Operation::Read, path, error);
+    let from = |error| from_finding(Operation::Read, path, error);
     let mut file = File::open(path).map_err(from)?;
     let metadata = file.metadata().map_err(from)?;
     if metadata.is_dir() {
@@ -316,9 +336,10 @@ fn rename(from: &StorePath, to: &StorePath, supported: &AtomicBool) -> Result<()
             reason,
         });
     }
-    let source_directory = open_parent(from).map_err(|e| from_io(Operation::Rename, from, e))?;
+    let source_directory =
+        open_parent(from).map_err(|e| from_finding(Operation::Rename, from, e))?;
     // A missing source is said before a missing target directory, as HDFS does.
-    std::fs::symlink_metadata(from).map_err(|e| from_io(Operation::Rename, from, e))?;
+    std::fs::symlink_metadata(from).map_err(|e| from_finding(Operation::Rename, from, e))?;
     let target_directory = open_parent(to).map_err(|e| from_making(Operation::Rename, to, e))?;
     match renameat_with(CWD, from.as_str(), CWD, to.as_str(), RenameFlags::NOREPLACE) {
         Ok(()) => {}
@@ -350,7 +371,7 @@ fn try_delete(path: &StorePath) -> Result<Option<bool>> {
     let from = |error| from_io(Operation::Delete, path, error);
     let metadata = match std::fs::symlink_metadata(path) {
         Ok(metadata) => metadata,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(false)),
+        Err(error) if is_missing(&error) => return Ok(Some(false)),
         Err(error) => return Err(from(error)),
     };
     let removed = match metadata.is_dir() {
@@ -368,7 +389,7 @@ fn delete(path: &StorePath) -> Result<bool> {
     const ATTEMPTS_BESIDE_OTHERS: usize = 10;
     let directory = match open_parent(path) {
         Ok(directory) => directory,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) if is_missing(&error) => return Ok(false),
         Err(error) => return Err(from_io(Operation::Delete, path, error)),
     };
     let mut begun = false;
@@ -522,3 +543,6 @@ impl FileWriter for LocalWriter {
         blocking(Operation::Close, &self.path, move || open.close(&path)).await
     }
 }
+
+#[cfg(test)]
+mod tests;

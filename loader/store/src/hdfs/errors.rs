@@ -172,6 +172,16 @@ impl Request<'_> {
         }
     }
 
+    /// A superuser asking for what lies below a file is told that it is missing, others that the file
+    /// is no directory. Make it one answer.
+    fn below_a_file(&self) -> Error {
+        let path = self.path.clone();
+        match self.operation.changes() && self.operation != Operation::Delete {
+            true => Error::NotADirectory { path },
+            false => Error::NotFound { path },
+        }
+    }
+
     /// Of a `FileNotFoundException`: whether what is missing is the directory of what is to be made.
     fn parent_is_missing(&self, text: &str) -> bool {
         let makes = matches!(
@@ -198,11 +208,9 @@ impl Request<'_> {
                 Error::ParentMissing { path }
             }
             "FileNotFoundException" => Error::NotFound { path },
-            "ParentNotDirectoryException" | "PathIsNotDirectoryException" => {
-                Error::NotADirectory { path }
-            }
+            "ParentNotDirectoryException" | "PathIsNotDirectoryException" => self.below_a_file(),
             "AccessControlException" if text.ends_with("(is not a directory)") => {
-                Error::NotADirectory { path }
+                self.below_a_file()
             }
             "AccessControlException" | "AuthorizationException" => Error::PermissionDenied {
                 operation,
@@ -231,6 +239,10 @@ impl Request<'_> {
                 path,
                 source,
             },
+            // The target is there and of the other kind, file or directory.
+            "IOException" if text.ends_with("must both be directories") => {
+                Error::AlreadyExists { path }
+            }
             "PathComponentTooLongException" => Error::NameTooLong { path },
             "InvalidPathException" => Error::InvalidPath {
                 path: path.to_string(),
@@ -362,6 +374,9 @@ mod tests {
             "rename destination parent /b not found.",
         );
         assert!(matches!(got, Error::ParentMissing { .. }), "{got:?}");
+        let taken = "Source /f and destination /d must both be directories\n\tat x";
+        let got = rpc(Operation::Rename, "java.io.IOException", taken);
+        assert!(matches!(got, Error::AlreadyExists { .. }), "{got:?}");
         let got = rpc(Operation::Read, class, "File does not exist: /a");
         assert!(matches!(got, Error::NotFound { .. }), "{got:?}");
         let got = rpc(Operation::Read, class, "Path is not a file: /a");
