@@ -402,6 +402,7 @@ impl PartitionLog {
         let active = Arc::clone(self.active()?);
         active.set_state(undo.active);
         for segment in newer.iter().rev() {
+            self.names_changed += 1;
             segment.remove()?;
         }
         let file = active.file()?;

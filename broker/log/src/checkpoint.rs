@@ -229,10 +229,11 @@ mod tests {
             ("\u{0}\u{0}\u{0}", 1),
         ] {
             fs::write(&path, text).unwrap();
-            match read_offsets(&RealDisk, &path).unwrap_err() {
-                Error::MalformedFile { line, .. } => assert_eq!(line, expected_line, "{text:?}"),
-                other => panic!("{other:?}"),
-            }
+            let error = read_offsets(&RealDisk, &path).unwrap_err();
+            let Error::MalformedFile { line, .. } = error else {
+                panic!("{error:?}")
+            };
+            assert_eq!(line, expected_line, "{text:?}");
         }
     }
 

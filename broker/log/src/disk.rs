@@ -348,3 +348,6 @@ fn file_info(name: String, metadata: &fs::Metadata) -> FileInfo {
         modified_ms,
     }
 }
+
+#[cfg(any(test, feature = "faulty-disk"))]
+pub mod faulty;

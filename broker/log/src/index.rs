@@ -10,6 +10,7 @@
 
 use std::io::IoSlice;
 use std::marker::PhantomData;
+#[cfg(test)]
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 

@@ -44,3 +44,6 @@ pub use partition_log::{Flush, Flushed, PartitionLog};
 pub use reader::{LogSlice, Offsets, PartitionReader, ReadLimits, TimestampedOffset};
 pub use recovery::{Cut, RecoveryReport};
 pub use topic_partition::TopicPartition;
+
+#[cfg(test)]
+mod tests;

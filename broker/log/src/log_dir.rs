@@ -193,7 +193,7 @@ impl LogDir {
     fn open_partition(
         &self,
         id: &TopicPartition,
-        config: &LogConfig,
+        config: LogConfig,
         clean: bool,
     ) -> Result<(PartitionLog, RecoveryReport)> {
         let points = self.checkpoints.points();
@@ -204,7 +204,7 @@ impl LogDir {
             id: id.clone(),
             dir: self.partition_dir(id),
             pool: Arc::clone(&self.pool),
-            config: config.clone(),
+            config,
             checkpoints: Arc::clone(&self.checkpoints),
             clean,
             recovery_point,
@@ -216,8 +216,7 @@ impl LogDir {
     /// Makes a partition, durably.
     ///
     /// # Errors
-    /// [`Error::PartitionExists`], [`Error::DiskFull`], [`Error::Io`]. After the latter two a partly made directory may
-    /// remain until the next start, which opens it as an empty partition.
+    /// [`Error::PartitionExists`], [`Error::DiskFull`], [`Error::Io`]. After the latter two there is no such partition.
     pub fn create_partition(
         &self,
         id: TopicPartition,
@@ -239,13 +238,36 @@ impl LogDir {
             Err(error) => return Err(Error::io("create", &dir, error)),
         }
         self.checkpoints.forget(&id);
+        let log = self
+            .fill_partition(&id, topic_id, config)
+            .inspect_err(|_| {
+                self.checkpoints.forget(&id);
+                if let Err(error) = disk.remove_dir_all(&dir) {
+                    warn!(
+                        path = %dir.display(), error = &error as &dyn std::error::Error,
+                        "cannot remove a partly made partition"
+                    );
+                }
+            })?;
+        self.partitions().insert(id, true);
+        Ok(log)
+    }
+
+    /// Makes the files of a partition whose directory has just been made.
+    fn fill_partition(
+        &self,
+        id: &TopicPartition,
+        topic_id: Option<TopicId>,
+        config: LogConfig,
+    ) -> Result<PartitionLog> {
+        let disk = &*self.config.disk;
         if let Some(topic_id) = topic_id {
-            checkpoint::write_topic_id(disk, &dir.join(PARTITION_METADATA), topic_id)?;
+            let path = self.partition_dir(id).join(PARTITION_METADATA);
+            checkpoint::write_topic_id(disk, &path, topic_id)?;
         }
-        let (log, _) = self.open_partition(&id, &config, true)?;
+        let (log, _) = self.open_partition(id, config, true)?;
         disk.sync_dir(&self.path)
             .map_err(|source| self.io("sync", source))?;
-        self.partitions().insert(id, true);
         Ok(log)
     }
 
@@ -347,7 +369,7 @@ impl Opened {
             for _ in 0..threads {
                 scope.spawn(|| {
                     while let Some(id) = ids.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let result = dir.open_partition(id, &dir.config.log, clean);
+                        let result = dir.open_partition(id, dir.config.log.clone(), clean);
                         let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
                         results.push((id.clone(), result));
                     }

@@ -304,8 +304,14 @@ impl PartitionLog {
     /// Makes a new, empty active segment at the log end. Not published. After an error the log is unchanged.
     pub(crate) fn roll(&mut self) -> Result<()> {
         let segment = Arc::new(Segment::new(&self.id, &self.pool, &self.dir, self.log_end));
-        segment.create()?;
         self.names_changed += 1;
+        if let Err(error) = segment.create() {
+            // An empty segment left behind would look like a hole once the present one has grown past it.
+            if let Err(remove_error) = segment.remove() {
+                self.go_offline(&remove_error);
+            }
+            return Err(error);
+        }
         self.active()?.seal();
         self.segments.push(segment);
         Ok(())
@@ -321,7 +327,6 @@ impl PartitionLog {
     }
 
     /// What has to be synced now, to be run on another thread while appends go on.
-    #[must_use]
     pub fn prepare_flush(&self) -> Flush {
         let active = self.segments.len().saturating_sub(1);
         let segments = self.segments.iter().enumerate();
@@ -352,8 +357,8 @@ impl PartitionLog {
         self.recovery_point
     }
 
-    /// Cuts the tail: afterwards the log end is at most `offset` (a batch that spans it goes whole), durably. No-op if
-    /// the log ends before.
+    /// Cuts the tail: afterwards the log ends with the last batch that ends at or before `offset`, durably.
+    /// No-op if the log ends before.
     ///
     /// # Errors
     /// [`Error::OffsetOutOfRange`] below the log start; [`Error::Offline`]; other errors take the log off line.
@@ -372,19 +377,23 @@ impl PartitionLog {
     }
 
     fn cut_tail(&mut self, offset: i64) -> Result<()> {
-        self.lower_recovery_point(offset)?;
         let keep = self
             .segments
             .partition_point(|segment| segment.base_offset() <= offset)
             .max(1);
+        let Some(active) = self.segments.get(keep - 1).map(Arc::clone) else {
+            return Err(self.offline());
+        };
+        let found = active.find(offset, active.state().size)?;
+        let size = found.map_or_else(|| active.state().size, |found| found.position);
+        let log_end = active.end_of_last_batch(size)?;
+        if log_end < self.log_start {
+            // The log start is inside the batch that goes: there is nothing left.
+            return self.start_anew(self.log_start);
+        }
+        self.lower_recovery_point(log_end)?;
         let removed = self.segments.split_off(keep);
-        let active = Arc::clone(self.active()?);
-        let size = active.state().size;
-        let found = active.find(offset, size)?;
-        let (size, batches_end) = found.map_or((size, offset), |found| {
-            (found.position, found.header.base_offset)
-        });
-        self.log_end = offset.min(batches_end);
+        self.log_end = log_end;
         self.high_watermark = self.high_watermark.min(self.log_end);
         self.epochs.truncate_to(self.log_end);
         // Readers first, so that none finds the end of a file it still believes to be longer.

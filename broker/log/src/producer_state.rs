@@ -173,11 +173,6 @@ impl ProducerStates {
     pub(crate) fn clear(&mut self) {
         self.producers.clear();
     }
-
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.producers.len()
-    }
 }
 
 /// A producer's state before a batch was recorded.
@@ -225,7 +220,7 @@ mod tests {
             .collect();
         let states = sent(&batches);
         for (i, repeated) in batches.iter().enumerate().skip(1) {
-            let base_offset = 100 + i as i64 * 10;
+            let base_offset = 100 + i64::try_from(i).unwrap() * 10;
             let expected = Judgement::Duplicate {
                 base_offset,
                 end_offset: base_offset + 10,

@@ -456,7 +456,7 @@ impl PartitionReader {
         let Some(records) = self.decode(slice.read()?) else {
             return Ok(answer(batch_start, header.max_timestamp));
         };
-        for record in records.iter() {
+        for record in &records {
             match record {
                 Ok(record) if record.offset >= log_start && record.timestamp >= timestamp_ms => {
                     return Ok(answer(record.offset, record.timestamp));

@@ -181,6 +181,8 @@ struct Loading {
     /// Length of the file.
     len: u64,
     state: SegmentState,
+    /// The largest timestamp of the first batch.
+    first_timestamp_ms: Option<i64>,
     /// Entries as they should be.
     made: NewEntries,
     offsets: Claims<OffsetEntry>,
@@ -214,6 +216,7 @@ impl Loading {
     fn add(&mut self, header: &BatchHeader, index_interval: u64) {
         let position = self.state.size;
         let last_offset = end_offset_of(header) - 1;
+        self.first_timestamp_ms = self.first_timestamp_ms.or(Some(header.max_timestamp));
         self.state.add(header, index_interval, &mut self.made);
         if self.offsets.next()
             == Some(OffsetEntry {
@@ -348,6 +351,7 @@ impl<'a> Recovery<'a> {
             file: segment.file()?,
             len: found.len,
             state: SegmentState::empty(found.base_offset),
+            first_timestamp_ms: None,
             made: NewEntries::default(),
             offsets: Claims {
                 entries: segment.offset_index().load(end_offset, found.len)?,
@@ -472,7 +476,16 @@ impl<'a> Recovery<'a> {
             segment.time_index().replace(&made.times)?;
             self.report.rebuilt_indexes += 1;
         }
-        loading.state.first_ms = (loading.state.size > 0).then_some(found.modified_ms);
+        // When the first batch was appended is not stored. Its own time serves unless it is in the file's future; the
+        // file's time alone would make a segment young again with every restart.
+        let first_ms = loading.first_timestamp_ms.map(|timestamp_ms| {
+            if (1..=found.modified_ms).contains(&timestamp_ms) {
+                timestamp_ms
+            } else {
+                found.modified_ms
+            }
+        });
+        loading.state.first_ms = first_ms.filter(|_| loading.state.size > 0);
         segment.set_state(loading.state);
         if sealed {
             segment.seal();

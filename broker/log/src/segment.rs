@@ -359,6 +359,20 @@ impl Segment {
         }))
     }
 
+    /// Offset behind the last batch in the first `size` bytes, which must end with a batch.
+    pub(crate) fn end_of_last_batch(&self, size: u64) -> Result<i64> {
+        let entry = self
+            .offset_index
+            .last_where(|entry| entry.position < size)?;
+        let file = self.file()?;
+        let mut walk = self.walk_from_entry(&*file, entry, size);
+        let mut end_offset = self.base_offset;
+        while let Some((_, header)) = walk.next().map_err(|stop| self.stopped(end_offset, stop))? {
+            end_offset = end_offset_of(&header);
+        }
+        Ok(end_offset)
+    }
+
     /// The first batch whose largest timestamp is at or after `timestamp_ms`, at or behind position `from`.
     pub(crate) fn find_timestamp(
         &self,
