@@ -44,11 +44,10 @@ impl Sampler {
     }
 
     fn shape(&mut self) -> Shape {
-        match self.shape {
-            Shape::Mixed => [Shape::Null, Shape::Empty, Shape::Filled, Shape::Default]
-                [(self.next() >> 60) as usize % 4],
-            shape => shape,
+        if self.shape != Shape::Mixed {
+            return self.shape;
         }
+        [Shape::Null, Shape::Empty, Shape::Filled, Shape::Default][(self.next() >> 60) as usize % 4]
     }
 
     /// Draws a field; `default` is its default.
@@ -79,11 +78,11 @@ impl Sampler {
     }
 
     fn length(&mut self) -> usize {
-        match self.shape() {
-            Shape::Empty => 0,
-            // Now and then a length whose compact form takes two bytes.
-            _ => [1, 7, 20, 126, 127, 128, 300][(self.next() >> 33) as usize % 7],
+        if self.shape() == Shape::Empty {
+            return 0;
         }
+        // Now and then a length whose compact form takes two bytes.
+        [1, 7, 20, 126, 127, 128, 300][(self.next() >> 33) as usize % 7]
     }
 }
 

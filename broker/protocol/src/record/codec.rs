@@ -160,6 +160,12 @@ fn zstd(input: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
 pub(super) fn decompress(compression: Compression, input: &[u8], limit: usize) -> Result<Vec<u8>> {
     let guess = input.len().saturating_mul(4);
     let decompressed = match compression {
+        // Not all codecs take this for the truncation that it is.
+        Compression::Gzip | Compression::Snappy | Compression::Lz4 | Compression::Zstd
+            if input.is_empty() =>
+        {
+            Err(io::ErrorKind::UnexpectedEof.into())
+        }
         Compression::None => Ok((input.len() <= limit).then(|| input.to_vec())),
         Compression::Gzip => read_bounded(MultiGzDecoder::new(input), guess, limit),
         Compression::Snappy => unsnappy(input, limit),
