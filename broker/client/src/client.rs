@@ -103,6 +103,15 @@ impl Client {
         }
     }
 
+    /// Closes all connections and ends all background tasks, those of ranges and producers made from
+    /// this client or a clone of it too; returns when they have ended. What is under way fails with
+    /// [`Error::Closed`] or [`Error::Disconnected`]. Dropping the last clone does the same without
+    /// waiting. Cancel safe.
+    pub async fn close(&self) {
+        self.inner.tasks.stop();
+        self.inner.tasks.ended().await;
+    }
+
     pub(crate) fn policy(&self) -> RetryPolicy {
         RetryPolicy::of(&self.inner.config)
     }

@@ -31,6 +31,8 @@ mod pool;
 mod producer;
 mod range;
 mod tasks;
+#[cfg(test)]
+mod tests;
 mod versions;
 
 pub use broker_protocol as protocol;

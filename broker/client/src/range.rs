@@ -64,7 +64,7 @@ struct Chunk {
     batches: VecDeque<FetchedBatch>,
     /// Position behind the chunk.
     position: i64,
-    _held: Option<OwnedSemaphorePermit>,
+    held: Option<OwnedSemaphorePermit>,
 }
 
 impl Client {
@@ -108,7 +108,7 @@ impl Client {
                 connection: None,
                 topic_id: None,
                 delays: self.policy().delays(),
-                failing_since: None,
+                failing: None,
                 stalled_since: None,
             };
             self.inner.tasks.spawn(fetcher.run(sender, stop.clone()));
@@ -116,7 +116,7 @@ impl Client {
         let chunk = Chunk {
             batches: VecDeque::new(),
             position: range.start,
-            _held: None,
+            held: None,
         };
         RangeFetch {
             position: range.start,
@@ -145,13 +145,16 @@ impl RangeFetch {
         loop {
             if let Some(batch) = self.chunk.batches.pop_front() {
                 self.position = batch.batch.header().next_offset();
+                if self.chunk.batches.is_empty() {
+                    self.chunk.held = None;
+                }
                 return Ok(Some(batch));
             }
             self.position = self.position.max(self.chunk.position);
             self.chunk = Chunk {
                 batches: VecDeque::new(),
                 position: self.position,
-                _held: None,
+                held: None,
             };
             if self.position >= self.end {
                 return Ok(None);
@@ -193,8 +196,8 @@ struct Fetcher {
     connection: Option<Connection>,
     topic_id: Option<TopicId>,
     delays: Delays,
-    /// First failure since the last answer.
-    failing_since: Option<Instant>,
+    /// Since when fetching fails, and the last failure.
+    failing: Option<(Instant, Error)>,
     /// First answer without batches since the last progress, though the range is all there.
     stalled_since: Option<Instant>,
 }
@@ -233,7 +236,7 @@ impl Fetcher {
             Ok(answered) => answered,
             Err(error) => return self.after_error(error).await,
         };
-        self.failing_since = None;
+        self.failing = None;
         let throttle = answered.throttle;
         let visible_end = answered.visible_end(self.isolation);
         let used = answered.size_in_bytes().min(bytes);
@@ -263,12 +266,12 @@ impl Fetcher {
 
     async fn fetch(&mut self, asked: usize) -> Result<Answered> {
         let deadline = self.client.inner.config.retry_deadline;
-        match self.failing_since {
-            None => self.fetch_once(asked).await,
-            Some(since) => tokio::time::timeout_at(since + deadline, self.fetch_once(asked))
-                .await
-                .unwrap_or_else(|_| Err(self.subject().timed_out(deadline, None))),
-        }
+        let Some((since, last)) = self.failing.clone() else {
+            return self.fetch_once(asked).await;
+        };
+        tokio::time::timeout_at(since + deadline, self.fetch_once(asked))
+            .await
+            .unwrap_or_else(|_| Err(self.subject().timed_out(deadline, Some(last))))
     }
 
     async fn fetch_once(&mut self, asked: usize) -> Result<Answered> {
@@ -374,7 +377,7 @@ impl Fetcher {
         let chunk = Chunk {
             batches,
             position: answered.position(),
-            _held: Some(held),
+            held: Some(held),
         };
         (chunk, outcome)
     }
@@ -405,7 +408,10 @@ impl Fetcher {
     /// Waits before the next try, or says why there is none.
     async fn after_error(&mut self, error: Error) -> Result<()> {
         let policy = self.client.policy();
-        let since = *self.failing_since.get_or_insert_with(Instant::now);
+        let since = self
+            .failing
+            .as_ref()
+            .map_or_else(Instant::now, |(since, _)| *since);
         if let Error::ResponseTooLarge { size, .. } = error {
             return Err(self.place.too_large(self.place.position, size));
         }
@@ -426,6 +432,7 @@ impl Fetcher {
         }
         let delay = self.delays.next();
         warn!(%topic, partition, offset = self.place.position, %error, ?delay, "fetch failed, retrying");
+        self.failing = Some((since, error));
         tokio::time::sleep(delay).await;
         Ok(())
     }

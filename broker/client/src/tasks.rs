@@ -27,8 +27,15 @@ impl Tasks {
         self.stop.child_token()
     }
 
+    /// Asks all tasks to end.
     pub(crate) fn stop(&self) {
         self.stop.cancel();
+    }
+
+    /// Waits for tasks that were asked to end.
+    pub(crate) async fn ended(&self) {
+        self.tracker.close();
+        self.tracker.wait().await;
     }
 
     /// Spawns a task that ends by itself once its token is cancelled.

@@ -57,7 +57,11 @@ mod tests {
     use super::*;
 
     fn versions(api_key: i16, min: i16, max: i16) -> Versions {
-        let api = ApiVersion { api_key, min_version: min, max_version: max };
+        let api = ApiVersion {
+            api_key,
+            min_version: min,
+            max_version: max,
+        };
         Versions::new(Arc::from("a:1"), &[api])
     }
 

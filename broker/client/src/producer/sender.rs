@@ -113,6 +113,8 @@ pub(crate) struct Sender {
     queue: Arc<PartitionQueue>,
     window: Window,
     in_flight: FuturesOrdered<BoxFuture<'static, Outcome>>,
+    /// A batch of this round could not be sent, so none behind it may be.
+    blocked: bool,
     /// Outcomes of this round from the first failure on.
     outcomes: Vec<Outcome>,
     route: Option<Route>,
@@ -133,14 +135,15 @@ impl Sender {
             unknown_topic_grace: policy.unknown_topic_grace,
         };
         Self {
+            window: Window::new(topic.clone(), partition, patience),
             client,
             topic,
             partition,
             config,
             identities,
             queue,
-            window: Window::new(patience),
             in_flight: FuturesOrdered::new(),
+            blocked: false,
             outcomes: Vec::new(),
             route: None,
             delays: policy.delays(),
@@ -175,6 +178,7 @@ impl Sender {
     /// Whether another batch may be sent now.
     fn has_room(&self) -> bool {
         self.outcomes.is_empty()
+            && !self.blocked
             && self.in_flight.len() < self.window.limit(self.config.max_in_flight)
     }
 
@@ -189,6 +193,7 @@ impl Sender {
                 self.window.push(batch);
             }
             if let Err(error) = self.send(index).await {
+                self.blocked = true;
                 self.in_flight.push_back(Box::pin(ready(Err(error))));
                 return;
             }
@@ -309,6 +314,7 @@ impl Sender {
     /// After a failure, once nothing is in flight any more.
     async fn settle(&mut self) {
         self.route = None;
+        self.blocked = false;
         let outcomes = std::mem::take(&mut self.outcomes);
         let settlement = self.window.settle(outcomes, Instant::now());
         for settled in settlement.done {

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use broker_protocol::error_code::ErrorCode;
+use broker_protocol::ids::TopicName;
 use broker_protocol::record::{self, BatchBuilder, Compression};
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -110,6 +111,8 @@ pub(crate) struct Patience {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Window {
+    topic: TopicName,
+    partition: i32,
     batches: VecDeque<OpenBatch>,
     identity: Option<Identity>,
     next_sequence: i32,
@@ -126,8 +129,10 @@ enum Verdict {
 }
 
 impl Window {
-    pub(crate) fn new(patience: Patience) -> Self {
+    pub(crate) fn new(topic: TopicName, partition: i32, patience: Patience) -> Self {
         Self {
+            topic,
+            partition,
             batches: VecDeque::new(),
             identity: None,
             next_sequence: 0,
@@ -292,7 +297,12 @@ impl Window {
                 if batch.records.len() > 1 {
                     return Verdict::Split(error);
                 }
-                return Verdict::Done(Err(too_large(batch, error)));
+                let (topic, size) = (self.topic.clone(), batch.size);
+                return Verdict::Done(Err(Error::RecordTooLarge {
+                    topic,
+                    size,
+                    cap: None,
+                }));
             }
             Some(code) if self.identity.is_some() && is_about_identity(code) => {
                 let in_log = batch.maybe_appended && code != ErrorCode::OutOfOrderSequenceNumber;
@@ -316,27 +326,13 @@ impl Window {
     fn expired(&self, last: Error) -> Error {
         Error::Timeout {
             operation: "Produce",
-            topic: None,
-            partition: None,
+            topic: Some(self.topic.clone()),
+            partition: Some(self.partition),
             offset: None,
             after: self.patience.delivery_timeout,
             source: Some(Box::new(last)),
         }
     }
-}
-
-fn too_large(batch: &OpenBatch, error: Error) -> Error {
-    if let Error::Kafka {
-        topic: Some(topic), ..
-    } = error
-    {
-        return Error::RecordTooLarge {
-            topic,
-            size: batch.size,
-            cap: None,
-        };
-    }
-    error
 }
 
 /// Whether the broker does not accept the producer's numbers: nothing was appended by this try.
@@ -407,5 +403,238 @@ impl Encoder {
             )?;
         }
         builder.build()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use broker_protocol::record::RecordBatch;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    const PATIENCE: Patience = Patience {
+        delivery_timeout: Duration::from_secs(120),
+        unknown_topic_grace: Duration::from_secs(3),
+    };
+    const FIRST: Identity = Identity {
+        producer_id: 7,
+        producer_epoch: 0,
+    };
+    const SECOND: Identity = Identity {
+        producer_id: 8,
+        producer_epoch: 0,
+    };
+
+    fn appended(base_offset: i64) -> Result<Appended, Error> {
+        Ok(Appended {
+            base_offset,
+            log_append_time_ms: -1,
+        })
+    }
+
+    fn refused(code: ErrorCode) -> Result<Appended, Error> {
+        let topic = Some(TopicName::new("t").unwrap());
+        let operation = "Produce";
+        Err(Error::Kafka {
+            operation,
+            code,
+            topic,
+            partition: Some(0),
+            message: None,
+        })
+    }
+
+    fn cut() -> Result<Appended, Error> {
+        Err(Error::Disconnected {
+            address: Arc::from("a:1"),
+            source: None,
+        })
+    }
+
+    fn new_window() -> Window {
+        Window::new(TopicName::new("t").unwrap(), 0, PATIENCE)
+    }
+
+    /// A window of an identity that the broker knows, with batches of these record counts.
+    fn window(counts: &[usize]) -> Window {
+        let mut window = new_window();
+        window.renew(FIRST);
+        window.confirmed = true;
+        for &count in counts {
+            let record = RecordData {
+                timestamp_ms: 5,
+                key: None,
+                value: None,
+                headers: Vec::new(),
+            };
+            let reply = || Reply {
+                confirmed: oneshot::channel().0,
+                _buffer: None,
+            };
+            window.push(Batch {
+                records: vec![record; count],
+                replies: (0..count).map(|_| reply()).collect(),
+                size: count * 10,
+                created: Instant::now(),
+            });
+        }
+        window
+    }
+
+    /// Producer id, first sequence number and count of each batch, as they would be sent.
+    fn sent(window: &Window) -> Vec<(i64, i32, i32)> {
+        (0..window.len())
+            .map(|index| {
+                let encoded = window
+                    .encoder(index, Compression::None)
+                    .unwrap()
+                    .encode()
+                    .unwrap();
+                let batch = RecordBatch::parse(encoded).unwrap();
+                let header = batch.header();
+                (
+                    header.producer_id,
+                    header.base_sequence,
+                    header.records_count,
+                )
+            })
+            .collect()
+    }
+
+    fn outcomes(settlement: &Settlement) -> Vec<Result<i64, Option<ErrorCode>>> {
+        let outcome = |settled: &Settled| {
+            let outcome = settled.outcome.as_ref();
+            outcome
+                .map(|appended| appended.base_offset)
+                .map_err(Error::code)
+        };
+        settlement.done.iter().map(outcome).collect()
+    }
+
+    #[test]
+    fn sequence_numbers_wrap_to_zero() {
+        assert_eq!(advance(0, 3), 3);
+        assert_eq!(advance(i32::MAX, 1), 0);
+        assert_eq!(advance(i32::MAX - 1, 4), 2);
+    }
+
+    #[test]
+    fn batches_are_numbered_by_their_records() {
+        assert_eq!(sent(&window(&[3, 1, 2])), [(7, 0, 3), (7, 3, 1), (7, 4, 2)]);
+    }
+
+    #[test]
+    fn first_batch_of_an_identity_goes_alone() {
+        let mut window = window(&[1, 1]);
+        window.renew(SECOND);
+        assert_eq!(window.limit(5), 1);
+        window.confirm_oldest(appended(0).unwrap());
+        assert_eq!(window.limit(5), 5);
+        assert_eq!(
+            new_window().limit(5),
+            1,
+            "without numbers, order needs one at a time"
+        );
+    }
+
+    #[test]
+    fn cut_batches_are_sent_again_with_the_same_numbers() {
+        let mut window = window(&[1, 2, 3]);
+        let settlement = window.settle(vec![cut(), cut()], Instant::now());
+        assert!(settlement.done.is_empty() && !settlement.renew);
+        assert!(settlement.retry.is_some());
+        assert_eq!(sent(&window), [(7, 0, 1), (7, 1, 2), (7, 3, 3)]);
+    }
+
+    #[test]
+    fn batch_behind_a_failed_one_is_out_of_order_and_only_sent_again() {
+        let mut window = window(&[1, 2, 3]);
+        let not_leader = refused(ErrorCode::NotLeaderOrFollower);
+        let out_of_order = || refused(ErrorCode::OutOfOrderSequenceNumber);
+        let settlement = window.settle(
+            vec![not_leader, out_of_order(), out_of_order()],
+            Instant::now(),
+        );
+        assert!(settlement.done.is_empty() && !settlement.renew);
+        assert_eq!(sent(&window), [(7, 0, 1), (7, 1, 2), (7, 3, 3)]);
+    }
+
+    #[test]
+    fn batch_confirmed_behind_a_cut_one_is_done_and_the_cut_one_is_sent_again() {
+        let mut window = window(&[1, 2]);
+        let settlement = window.settle(vec![cut(), appended(40)], Instant::now());
+        assert_eq!(outcomes(&settlement), [Ok(40)]);
+        assert_eq!(sent(&window), [(7, 0, 1)]);
+    }
+
+    #[test]
+    fn refused_batch_fails_and_those_behind_it_get_new_numbers_only_when_proven_absent() {
+        let mut window = window(&[1, 2, 3]);
+        let invalid = refused(ErrorCode::InvalidRecord);
+        let settlement = window.settle(vec![invalid, cut()], Instant::now());
+        assert_eq!(outcomes(&settlement), [Err(Some(ErrorCode::InvalidRecord))]);
+        assert!(!settlement.renew, "the cut one may be in the log");
+        assert_eq!(sent(&window), [(7, 1, 2), (7, 3, 3)]);
+
+        let out_of_order = refused(ErrorCode::OutOfOrderSequenceNumber);
+        let settlement = window.settle(vec![out_of_order], Instant::now());
+        assert!(settlement.renew && settlement.done.is_empty());
+        window.renew(SECOND);
+        assert_eq!(sent(&window), [(8, 0, 2), (8, 2, 3)]);
+    }
+
+    #[test]
+    fn forgotten_producer_renews_unless_the_batch_may_be_in_the_log() {
+        let mut fresh = window(&[1, 2]);
+        let forgotten = || vec![refused(ErrorCode::UnknownProducerId)];
+        assert!(fresh.settle(forgotten(), Instant::now()).renew);
+
+        let mut doubtful = window(&[1, 2]);
+        doubtful.settle(vec![cut()], Instant::now());
+        let settlement = doubtful.settle(forgotten(), Instant::now());
+        assert_eq!(
+            outcomes(&settlement),
+            [Err(Some(ErrorCode::UnknownProducerId))]
+        );
+        assert!(!settlement.renew);
+        assert_eq!(doubtful.len(), 1);
+    }
+
+    #[test]
+    fn batch_too_large_is_split_in_two_with_the_same_numbers() {
+        let mut window = window(&[5, 2]);
+        let settlement = window.settle(vec![refused(ErrorCode::MessageTooLarge)], Instant::now());
+        assert!(settlement.done.is_empty());
+        assert_eq!(sent(&window), [(7, 0, 2), (7, 2, 3), (7, 5, 2)]);
+        assert_eq!(window.batches[1].replies.len(), 3);
+    }
+
+    #[test]
+    fn single_record_too_large_fails_as_such() {
+        let mut window = window(&[1]);
+        let settlement = window.settle(vec![refused(ErrorCode::MessageTooLarge)], Instant::now());
+        let outcome = settlement.done[0].outcome.as_ref();
+        assert!(
+            matches!(outcome, Err(Error::RecordTooLarge { cap: None, .. })),
+            "{outcome:?}"
+        );
+    }
+
+    #[test]
+    fn batch_is_given_up_at_its_deadline_with_the_last_cause() {
+        let mut window = window(&[1]);
+        let late = Instant::now() + PATIENCE.delivery_timeout;
+        let settlement = window.settle(vec![cut()], late);
+        let Err(error) = &settlement.done[0].outcome else {
+            panic!("not given up")
+        };
+        assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
+        assert!(
+            matches!(error.root(), Error::Disconnected { .. }),
+            "{error:?}"
+        );
     }
 }
