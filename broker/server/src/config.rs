@@ -38,6 +38,7 @@ pub struct Config {
     pub max_partitions: u32,
     /// Bytes after which a segment is closed and a new one begun, unless the topic sets `segment.bytes`.
     /// Default 1 GiB. Kafka: `log.segment.bytes`.
+    #[serde(with = "exact_size")]
     pub segment_bytes: ByteSize,
     /// Age after which a segment is closed and a new one begun, unless the topic sets `segment.ms`.
     /// Default 168 h. Kafka: `log.roll.hours`.
@@ -45,9 +46,11 @@ pub struct Config {
     pub segment_age: Duration,
     /// Largest request frame; a larger one closes its connection before anything is allocated.
     /// Default 100 MiB. Kafka: `socket.request.max.bytes`.
+    #[serde(with = "exact_size")]
     pub max_request_bytes: ByteSize,
     /// Largest record batch, compressed as it came, unless the topic sets `max.message.bytes`.
     /// Default 1048588 bytes (1 MiB + 12). Kafka: `message.max.bytes`.
+    #[serde(with = "exact_size")]
     pub max_message_bytes: ByteSize,
     /// Open connections; one more is closed at once. Default 1000. Kafka: `max.connections`.
     pub max_connections: usize,
@@ -61,15 +64,19 @@ pub struct Config {
     pub request_read_timeout: Duration,
     /// Cap on the records in one Fetch answer, whatever the client asks for; one whole batch may exceed it.
     /// Default 55 MiB. Kafka: `fetch.max.bytes`.
+    #[serde(with = "exact_size")]
     pub fetch_max_bytes: ByteSize,
     /// Bytes of all requests being read or handled; further requests wait unread in their sockets.
     /// At least `max_request_bytes`. Default 256 MiB. Kafka: `queued.max.request.bytes`.
+    #[serde(with = "exact_size")]
     pub request_bytes_in_flight: ByteSize,
     /// Bytes of records in all Fetch answers being built or written; beyond them an answer holds one batch
     /// only. Default 256 MiB. No Kafka property.
+    #[serde(with = "exact_size")]
     pub fetch_bytes_in_flight: ByteSize,
     /// Bytes kept free on the disk of the logs: below it produce requests get a storage error, all else goes
     /// on. 0 keeps none. Default 64 MiB. No Kafka property.
+    #[serde(with = "exact_size")]
     pub min_free_bytes: ByteSize,
     /// Whether a shutdown writes all logs through to the disk. The clean-shutdown mark is written only then;
     /// without it the next start scans the tails. Default true. No Kafka property: Kafka always does.
@@ -78,6 +85,29 @@ pub struct Config {
     /// No Kafka property.
     #[serde(with = "text_duration")]
     pub drain_timeout: Duration,
+}
+
+/// Sizes as text without loss: `ByteSize` itself prints 1048588 bytes as `1.0 MiB`.
+mod exact_size {
+    use bytesize::ByteSize;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(size: &ByteSize, to: S) -> Result<S::Ok, S::Error> {
+        let bytes = size.as_u64();
+        let units = [
+            ("GiB", 1 << 30),
+            ("MiB", 1 << 20),
+            ("KiB", 1 << 10),
+            ("B", 1),
+        ];
+        let fits = |(_, unit): &(&str, u64)| bytes > 0 && bytes.is_multiple_of(*unit);
+        let (name, unit) = units.into_iter().find(fits).unwrap_or(("B", 1));
+        to.collect_str(&format_args!("{}{name}", bytes / unit))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ByteSize, D::Error> {
+        ByteSize::deserialize(from)
+    }
 }
 
 impl Default for Config {
@@ -241,7 +271,14 @@ mod tests {
         let config = Config::default();
         assert_eq!(config.validate(), Ok(()));
         let text = serde_json::to_string(&config).unwrap();
-        assert!(text.contains("\"idle_timeout\":\"10m\""), "{text}");
+        for part in [
+            "\"idle_timeout\":\"10m\"",
+            "\"1GiB\"",
+            "\"100MiB\"",
+            "\"max_message_bytes\":\"1048588B\"",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
         assert_eq!(serde_json::from_str::<Config>(&text).unwrap(), config);
     }
 

@@ -13,7 +13,7 @@
 use std::{
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -71,6 +71,7 @@ pub(crate) struct Partition {
     leader_epoch: i32,
     log: Mutex<Option<PartitionLog>>,
     reader: PartitionReader,
+    closed: AtomicBool,
     appended_bytes: AtomicU64,
     waiting: Mutex<Vec<Arc<Notify>>>,
 }
@@ -83,6 +84,7 @@ impl Partition {
             leader_epoch,
             reader: log.reader(),
             log: Mutex::new(Some(log)),
+            closed: AtomicBool::new(false),
             appended_bytes: AtomicU64::new(0),
             waiting: Mutex::new(Vec::new()),
         }
@@ -171,8 +173,14 @@ impl Partition {
         self.appended_bytes.load(Ordering::Acquire)
     }
 
+    /// Whether the log has been taken out: the topic is deleted.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
     /// Takes the log out for deletion or shutdown; later calls find the partition closed. Wakes the waiters.
     pub(crate) fn close(&self) -> Option<PartitionLog> {
+        self.closed.store(true, Ordering::Release);
         // A poisoned log is not handed out: dropped as it is, it is recovered at the next start.
         let log = self.log.lock().ok().and_then(|mut guard| guard.take());
         self.wake();

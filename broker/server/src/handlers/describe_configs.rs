@@ -84,7 +84,7 @@ fn describe(
 ) -> Result<Vec<DescribeConfigsResourceResult>, (ErrorCode, String)> {
     let config = &context.broker.config;
     let name = &resource.resource_name;
-    // Null asks for all, and so does an empty list before Kafka 2.x clients; Kafka takes both so.
+    // Null and an empty list ask for all, as in Kafka.
     let wanted = resource
         .configuration_keys
         .as_ref()

@@ -116,6 +116,14 @@ pub(super) async fn handle(
     )
 }
 
+/// About the bytes that a response takes on the wire, so that records are copied once.
+pub(super) fn size_of(response: &FetchResponse) -> usize {
+    let topics = response.responses.iter();
+    let partitions = topics.clone().flat_map(|topic| &topic.partitions);
+    let records = partitions.map(|data| 100 + data.records.as_ref().map_or(0, Bytes::len));
+    topics.map(|topic| 20 + topic.topic.len()).sum::<usize>() + records.sum::<usize>() + 30
+}
+
 /// A limit from the wire, where a negative one means nothing, under our own.
 fn at_most(limit: i32, cap: u64) -> usize {
     let cap = usize::try_from(cap).unwrap_or(usize::MAX);
@@ -228,6 +236,9 @@ fn look(wanted: &[Wanted], max_bytes: usize) -> Round {
 }
 
 fn look_at(partition: &Partition, request: &FetchPartition, limits: ReadLimits) -> Found {
+    if partition.is_closed() {
+        return Found::Error(ErrorCode::UnknownTopicOrPartition, None);
+    }
     let reader = partition.reader();
     if request.last_fetched_epoch >= 0 {
         let end = partition.end_of_leader_epoch(request.last_fetched_epoch);

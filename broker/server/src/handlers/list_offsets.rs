@@ -21,6 +21,8 @@ use crate::{partition::Partition, pool::Failed};
 const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;
 const MAX_TIMESTAMP: i64 = -3;
+/// First version that tells leader epochs.
+const WITH_LEADER_EPOCH: i16 = 4;
 /// First version that knows [`MAX_TIMESTAMP`].
 const WITH_MAX_TIMESTAMP: i16 = 7;
 
@@ -47,14 +49,14 @@ pub(super) async fn handle(
                 ..ListOffsetsPartitionResponse::default()
             };
             partitions.push(match found {
-                Ok(Listed {
-                    offset,
-                    timestamp,
-                    leader_epoch,
-                }) => ListOffsetsPartitionResponse {
-                    offset,
-                    timestamp,
-                    leader_epoch,
+                Ok(found) => ListOffsetsPartitionResponse {
+                    offset: found.offset,
+                    timestamp: found.timestamp,
+                    leader_epoch: if version >= WITH_LEADER_EPOCH {
+                        found.leader_epoch
+                    } else {
+                        -1
+                    },
                     ..answer
                 },
                 Err(code) => ListOffsetsPartitionResponse {

@@ -28,6 +28,7 @@ mod describe_cluster;
 mod describe_configs;
 mod describe_log_dirs;
 mod fetch;
+mod find_coordinator;
 mod init_producer_id;
 mod list_offsets;
 mod metadata;
@@ -50,12 +51,13 @@ const fn served(api: ApiKey, min: i16, max: i16) -> Served {
 }
 
 /// What `ApiVersions` offers and [`dispatch`] answers. Produce below 3 is offered because clients choose codecs by
-/// the minimum, and answered with an error; group APIs are not served yet.
+/// the minimum, and answered with an error; group APIs are not served yet, see `find_coordinator`.
 pub(crate) const SERVED: &[Served] = &[
     served(ApiKey::Produce, 0, produce::MAX_VERSION),
     served(ApiKey::Fetch, 4, 12),
     served(ApiKey::ListOffsets, 1, 7),
     served(ApiKey::Metadata, 0, 13),
+    served(ApiKey::FindCoordinator, 0, 4),
     served(ApiKey::ApiVersions, 0, 4),
     served(ApiKey::CreateTopics, 2, 7),
     served(ApiKey::DeleteTopics, 1, 6),
@@ -172,14 +174,16 @@ pub(crate) async fn dispatch(
         ApiKey::Fetch => {
             let request = Message::decode(&mut body, version)?;
             let (response, permit) = fetch::handle(context, request).await;
+            let frame = BytesMut::with_capacity(fetch::size_of(&response));
             Ok(Some(Reply {
                 permit,
-                ..reply(&response, version, &header)?
+                ..reply_into(frame, &response, version, &header)?
             }))
         }
         ApiKey::ListOffsets => answer!(list_offsets::handle(context, version).await),
         ApiKey::Metadata => answer!(metadata::handle(context, version).await),
         ApiKey::ApiVersions => answer!(api_versions::handle(version)),
+        ApiKey::FindCoordinator => answer!(find_coordinator::handle(version)),
         ApiKey::CreateTopics => answer!(create_topics::handle(context, version).await),
         ApiKey::DeleteTopics => answer!(delete_topics::handle(context, version).await),
         ApiKey::DeleteRecords => answer!(delete_records::handle(context).await),
@@ -193,9 +197,7 @@ pub(crate) async fn dispatch(
             let response = describe_cluster::handle(context, &request);
             Ok(Some(reply(&response, version, &header)?))
         }
-        ApiKey::OffsetCommit | ApiKey::OffsetFetch | ApiKey::FindCoordinator | _ => {
-            Err(Refused::NotServed { api, version })
-        }
+        ApiKey::OffsetCommit | ApiKey::OffsetFetch | _ => Err(Refused::NotServed { api, version }),
     }
 }
 
@@ -204,7 +206,15 @@ fn reply<M: Message>(
     version: i16,
     header: &RequestHeader,
 ) -> Result<Reply, EncodeError> {
-    let mut frame = BytesMut::new();
+    reply_into(BytesMut::new(), response, version, header)
+}
+
+fn reply_into<M: Message>(
+    mut frame: BytesMut,
+    response: &M,
+    version: i16,
+    header: &RequestHeader,
+) -> Result<Reply, EncodeError> {
     frame::encode_response(&mut frame, response, version, header.correlation_id)
         .inspect_err(|error| error!(message = M::NAME, version, %error, "answer not encoded"))?;
     Ok(Reply {
@@ -256,7 +266,7 @@ mod tests {
 
     #[test]
     fn no_group_api_is_offered() {
-        let groups = [8, 9, 10, 11, 12, 13, 14, 15, 16, 42];
+        let groups = [8, 9, 11, 12, 13, 14, 15, 16, 42];
         assert!(SERVED.iter().all(|row| !groups.contains(&row.api.code())));
     }
 }

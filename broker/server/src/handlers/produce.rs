@@ -184,9 +184,33 @@ fn check(records: Option<Bytes>, version: i16, topic: &Topic) -> Result<RecordBa
         let message = format!("record format {magic} is not 2, the only one in this version");
         return refuse(ErrorCode::InvalidRecord, message);
     }
+    // Bytes that changed on the way are the client's to send again, a batch that never was right is not.
+    let sent = records.clone();
+    parse(records, version, topic).map_err(|refusal| match crc_fits(&sent) {
+        true => refusal,
+        false => Refusal {
+            code: ErrorCode::CorruptMessage,
+            ..refusal
+        },
+    })
+}
+
+/// Whether the CRC is that of the batch the bytes begin with.
+fn crc_fits(records: &[u8]) -> bool {
+    let length = records.get(8..12).and_then(|length| length.try_into().ok());
+    let end = length.and_then(|length| usize::try_from(i32::from_be_bytes(length)).ok());
+    let body = end.and_then(|end| records.get(21..end.saturating_add(12)));
+    let stored = records
+        .get(17..21)
+        .and_then(|crc| crc.try_into().ok())
+        .map(u32::from_be_bytes);
+    body.is_some_and(|body| stored == Some(crc32c::crc32c(body)))
+}
+
+fn parse(records: Bytes, version: i16, topic: &Topic) -> Result<RecordBatch, Refusal> {
     let header = match BatchHeader::parse(&records) {
         Ok(header) => header,
-        Err(error) => return refuse(ErrorCode::CorruptMessage, error.to_string()),
+        Err(error) => return refuse(ErrorCode::InvalidRecord, error.to_string()),
     };
     if header.size_in_bytes() < records.len() {
         return refuse(
@@ -196,7 +220,7 @@ fn check(records: Option<Bytes>, version: i16, topic: &Topic) -> Result<RecordBa
     }
     let batch = match RecordBatch::parse(records) {
         Ok(batch) => batch,
-        Err(error) => return refuse(ErrorCode::CorruptMessage, error.to_string()),
+        Err(error) => return refuse(ErrorCode::InvalidRecord, error.to_string()),
     };
     check_header(&header, version)?;
     if batch.bytes().len() as u64 > topic.config.segment_bytes {
@@ -207,19 +231,14 @@ fn check(records: Option<Bytes>, version: i16, topic: &Topic) -> Result<RecordBa
         );
         return refuse(ErrorCode::RecordListTooLarge, message);
     }
-    if header
+    let plain = header
         .compression()
-        .is_ok_and(|codec| codec == Compression::None)
-        && !records_fill(&batch, header.records_count)
-    {
-        // Bytes that changed on the way are the client's to send again, records that never fitted are not.
-        return match batch.check_crc() {
-            Err(error) => refuse(ErrorCode::CorruptMessage, error.to_string()),
-            Ok(()) => refuse(
-                ErrorCode::InvalidRecord,
-                "the records do not fill the batch",
-            ),
-        };
+        .is_ok_and(|codec| codec == Compression::None);
+    if plain && !records_fill(&batch, header.records_count) {
+        return refuse(
+            ErrorCode::InvalidRecord,
+            "the records do not fill the batch",
+        );
     }
     Ok(batch)
 }

@@ -28,7 +28,8 @@ async fn metadata(
 ) -> MetadataResponse {
     let request = MetadataRequest {
         topics: Some(topics.iter().map(|topic| by_name(topic)).collect()),
-        allow_auto_topic_creation: create,
+        // Before version 4 it goes without saying.
+        allow_auto_topic_creation: create || version < 4,
         ..MetadataRequest::default()
     };
     wire.call(&request, version).await

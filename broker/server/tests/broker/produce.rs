@@ -132,11 +132,7 @@ async fn batches_that_are_not_right_are_refused_and_nothing_is_appended() {
         ),
         ("codec 5", attributes(5), "UNSUPPORTED_COMPRESSION_TYPE"),
         ("codec 7", attributes(7), "UNSUPPORTED_COMPRESSION_TYPE"),
-        (
-            "a control batch",
-            control.unwrap(),
-            "INVALID_RECORD",
-        ),
+        ("a control batch", control.unwrap(), "INVALID_RECORD"),
         (
             "a transactional batch",
             attributes(0x10),

@@ -5,7 +5,7 @@ use std::{fs, io::Write};
 use broker_protocol::messages::{MetadataRequest, metadata::MetadataResponseTopic};
 use broker_server::{Broker, Error, ErrorKind};
 
-use crate::support::{TestBroker, Wire, batch, config, name, sequenced, values_of};
+use crate::support::{TestBroker, Wire, batch, config, name, read_all, sequenced, values_of};
 
 async fn topics(wire: &mut Wire) -> Vec<MetadataResponseTopic> {
     let all = MetadataRequest {
@@ -110,7 +110,7 @@ async fn an_idempotent_producer_goes_on_over_a_kill() {
         2
     );
     assert_eq!(
-        values_of(&wire.fetch("orders", 0, 0).await),
+        read_all(&mut wire, "orders", 0).await,
         numbered(&["a", "b", "c"])
     );
 }
@@ -222,13 +222,7 @@ async fn segments_roll_and_everything_is_read_over_their_borders() {
     assert!(logs.count() > 3);
     let broker = TestBroker::start_on(folder, |_| {}).await;
     let mut wire = broker.connect().await;
-    let mut read = Vec::new();
-    while read.len() < 60 {
-        let offset = i64::try_from(read.len()).unwrap();
-        let more = values_of(&wire.fetch("orders", 0, offset).await);
-        assert!(!more.is_empty(), "nothing at {offset}");
-        read.extend(more);
-    }
+    let read = read_all(&mut wire, "orders", 0).await;
     assert_eq!(
         read,
         numbered(&values.iter().map(String::as_str).collect::<Vec<_>>())

@@ -419,6 +419,25 @@ pub(crate) fn values_of(data: &PartitionData) -> Vec<(i64, String)> {
     values
 }
 
+/// All records of a partition from its beginning, over as many answers as it takes.
+pub(crate) async fn read_all(wire: &mut Wire, topic: &str, partition: i32) -> Vec<(i64, String)> {
+    let mut read: Vec<(i64, String)> = Vec::new();
+    loop {
+        let offset = read.last().map_or(0, |(offset, _)| offset + 1);
+        let data = wire.fetch(topic, partition, offset).await;
+        if offset == data.high_watermark {
+            return read;
+        }
+        let more = values_of(&data);
+        assert!(
+            !more.is_empty(),
+            "nothing at {offset} of {}",
+            data.high_watermark
+        );
+        read.extend(more);
+    }
+}
+
 /// The name of a code from the wire.
 pub(crate) fn name(code: i16) -> &'static str {
     ErrorCode::from_i16(code).name()
