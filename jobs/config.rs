@@ -46,7 +46,10 @@ pub fn read_job(file: &Path) -> Result<JobConfig, Failure> {
 }
 
 fn refused(error: figment::Error) -> Failure {
-    let problems: Vec<String> = error.into_iter().map(|problem| problem.to_string()).collect();
+    let problems: Vec<String> = error
+        .into_iter()
+        .map(|problem| problem.to_string())
+        .collect();
     Failure::usage(problems.join("; "))
         .try_this("docs/job-file.md and docs/operations.md describe every key")
 }

@@ -16,12 +16,20 @@ pub type Outcome = Result<Option<Exit>, Failure>;
 impl Failure {
     /// A mistake in the call or a configuration.
     pub fn usage(problem: impl std::fmt::Display) -> Self {
-        Self { exit: Exit::Usage, error: anyhow::anyhow!("{problem}"), remedy: None }
+        Self {
+            exit: Exit::Usage,
+            error: anyhow::anyhow!("{problem}"),
+            remedy: None,
+        }
     }
 
     /// A failure with an exit status of its own.
     pub fn new(exit: Exit, error: impl Into<anyhow::Error>) -> Self {
-        Self { exit, error: error.into(), remedy: None }
+        Self {
+            exit,
+            error: error.into(),
+            remedy: None,
+        }
     }
 
     /// Says what to do about it.
@@ -53,7 +61,11 @@ impl Failure {
 
 impl From<loader_pipeline::error::Error> for Failure {
     fn from(error: loader_pipeline::error::Error) -> Self {
-        Self { exit: error.exit(), remedy: error.remedy(), error: error.into() }
+        Self {
+            exit: error.exit(),
+            remedy: error.remedy(),
+            error: error.into(),
+        }
     }
 }
 
@@ -70,7 +82,11 @@ impl From<broker_client::Error> for Failure {
             _ => Exit::Unavailable,
         };
         let remedy = Some(error.remedy().to_owned());
-        Self { exit, remedy, error: error.into() }
+        Self {
+            exit,
+            remedy,
+            error: error.into(),
+        }
     }
 }
 
@@ -82,12 +98,20 @@ impl From<loader_store::Error> for Failure {
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
-        Self { exit: Exit::Failed, remedy: None, error: error.into() }
+        Self {
+            exit: Exit::Failed,
+            remedy: None,
+            error: error.into(),
+        }
     }
 }
 
 impl From<serde_json::Error> for Failure {
     fn from(error: serde_json::Error) -> Self {
-        Self { exit: Exit::Failed, remedy: None, error: error.into() }
+        Self {
+            exit: Exit::Failed,
+            remedy: None,
+            error: error.into(),
+        }
     }
 }

@@ -37,7 +37,10 @@ impl Bar {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
-        Self { bar, bytes: AtomicU64::new(0) }
+        Self {
+            bar,
+            bytes: AtomicU64::new(0),
+        }
     }
 }
 
@@ -53,7 +56,8 @@ impl Progress for Bar {
     }
     fn task_done(&self, _: u32) {}
     fn task_retried(&self, task: u32, error: &Error) {
-        self.bar.println(format!("task {task} is tried again: {}", chain(error)));
+        self.bar
+            .println(format!("task {task} is tried again: {}", chain(error)));
     }
     fn assembling(&self) {
         self.bar.set_message("assembling");
@@ -67,7 +71,10 @@ impl Progress for Bar {
 #[derive(Debug)]
 struct Lines;
 
-#[expect(clippy::print_stderr, reason = "this is what tells a person or a cron mail where a load is")]
+#[expect(
+    clippy::print_stderr,
+    reason = "this is what tells a person or a cron mail where a load is"
+)]
 impl Progress for Lines {
     fn planned(&self, plan: &Plan, finished: usize) {
         eprintln!(

@@ -25,7 +25,10 @@ pub fn on_signal() -> std::io::Result<CancellationToken> {
     Ok(stop)
 }
 
-#[expect(clippy::disallowed_methods, reason = "listens until the process ends; nothing waits for it")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "listens until the process ends; nothing waits for it"
+)]
 fn spawn_for_life(listener: impl Future<Output = ()> + Send + 'static) {
     drop(tokio::task::spawn(listener));
 }

@@ -39,7 +39,8 @@ impl BrokerCommand {
         }
         let stop = shutdown::on_signal()?;
         let listener = TcpListener::bind(&config.listen).await.map_err(|error| {
-            let what = anyhow::Error::new(error).context(format!("cannot listen on {}", config.listen));
+            let what =
+                anyhow::Error::new(error).context(format!("cannot listen on {}", config.listen));
             Failure::new(Exit::Unavailable, what).try_this("choose another address with --listen")
         })?;
         let broker = Broker::open(config).map_err(broker_failure)?;

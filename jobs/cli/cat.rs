@@ -9,9 +9,9 @@ use clap::{Args, ValueEnum};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 
+use super::Brokers;
 use super::out::Out;
 use super::topics::{existing, topic_name};
-use super::Brokers;
 use crate::failure::{Failure, Outcome};
 use crate::shutdown;
 
@@ -73,10 +73,15 @@ impl std::str::FromStr for Position {
             _ => {}
         }
         if let Ok(offset) = text.parse::<i64>() {
-            return if offset >= 0 { Ok(Self::Offset(offset)) } else { Err("an offset is 0 or more".to_owned()) };
+            return if offset >= 0 {
+                Ok(Self::Offset(offset))
+            } else {
+                Err("an offset is 0 or more".to_owned())
+            };
         }
         text.parse().map(Self::Time).map_err(|_| {
-            "is none of earliest, latest, an offset and a time such as 2026-11-30T12:00:00Z".to_owned()
+            "is none of earliest, latest, an offset and a time such as 2026-11-30T12:00:00Z"
+                .to_owned()
         })
     }
 }
@@ -88,11 +93,23 @@ impl Cat {
         let stop = shutdown::on_signal()?;
         let mut fetches = FuturesUnordered::new();
         for (partition, range) in self.ranges(&client, &topic).await? {
-            let options = FetchOptions { isolation: IsolationLevel::ReadCommitted, prefetch_bytes: None };
+            let options = FetchOptions {
+                isolation: IsolationLevel::ReadCommitted,
+                prefetch_bytes: None,
+            };
             let fetch = client.fetch_range(topic.clone(), partition, range.clone(), options);
-            fetches.push(next(Reading { partition, range, fetch }));
+            fetches.push(next(Reading {
+                partition,
+                range,
+                fetch,
+            }));
         }
-        let mut printer = Printer { out: Out::new(), output: self.output, left: self.count, topic };
+        let mut printer = Printer {
+            out: Out::new(),
+            output: self.output,
+            left: self.count,
+            topic,
+        };
         loop {
             let (reading, fetched) = tokio::select! {
                 next = fetches.next() => match next { Some(next) => next, None => break },
@@ -120,15 +137,28 @@ impl Cat {
         let all: Vec<i32> = metadata.partitions.iter().map(|p| p.partition).collect();
         if let Some(unknown) = self.partition.iter().find(|p| !all.contains(p)) {
             let partition = *unknown;
-            return Err(broker_client::Error::UnknownPartition { topic: topic.clone(), partition }.into());
+            return Err(broker_client::Error::UnknownPartition {
+                topic: topic.clone(),
+                partition,
+            }
+            .into());
         }
-        let wanted = if self.partition.is_empty() { all } else { self.partition.clone() };
+        let wanted = if self.partition.is_empty() {
+            all
+        } else {
+            self.partition.clone()
+        };
         let level = IsolationLevel::ReadCommitted;
-        let mut earliest = client.list_offsets(topic, &wanted, OffsetSpec::Earliest, level).await?;
-        let mut latest = client.list_offsets(topic, &wanted, OffsetSpec::Latest, level).await?;
+        let mut earliest = client
+            .list_offsets(topic, &wanted, OffsetSpec::Earliest, level)
+            .await?;
+        let mut latest = client
+            .list_offsets(topic, &wanted, OffsetSpec::Latest, level)
+            .await?;
         let mut ranges = Vec::new();
         for partition in wanted {
-            let (Some(first), Some(last)) = (earliest.remove(&partition), latest.remove(&partition))
+            let (Some(first), Some(last)) =
+                (earliest.remove(&partition), latest.remove(&partition))
             else {
                 continue;
             };
@@ -140,7 +170,8 @@ impl Cat {
                     Position::Offset(offset) => offset,
                     Position::Time(time) => {
                         let at = OffsetSpec::Timestamp(time.as_millisecond());
-                        let mut listed = client.list_offsets(topic, &[partition], at, level).await?;
+                        let mut listed =
+                            client.list_offsets(topic, &[partition], at, level).await?;
                         match listed.remove(&partition).transpose()? {
                             Some(listed) if listed.offset >= 0 => listed.offset,
                             _ => log.end,
@@ -149,7 +180,11 @@ impl Cat {
                 })
             };
             let start = place(self.from).await?.max(log.start);
-            let end = if self.follow { i64::MAX } else { place(self.to).await?.min(log.end) };
+            let end = if self.follow {
+                i64::MAX
+            } else {
+                place(self.to).await?.min(log.end)
+            };
             if start < end {
                 ranges.push((partition, start..end));
             }

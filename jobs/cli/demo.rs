@@ -38,7 +38,8 @@ pub(super) struct Demo {
 impl Demo {
     pub(super) async fn run(self) -> Outcome {
         std::fs::create_dir_all(&self.dir).map_err(|error| {
-            let what = anyhow::Error::new(error).context(format!("cannot make {}", self.dir.display()));
+            let what =
+                anyhow::Error::new(error).context(format!("cannot make {}", self.dir.display()));
             Failure::new(Exit::Unavailable, what)
         })?;
         let dir = std::fs::canonicalize(&self.dir)?;
@@ -50,7 +51,10 @@ impl Demo {
         let broker = Broker::open(config).map_err(broker_failure)?;
         let listener = broker.bind().await.map_err(broker_failure)?;
         let address = listener.local_addr()?.to_string();
-        out::line(&format!("broker       {address}, its logs in {}", dir.join("broker").display()))?;
+        out::line(&format!(
+            "broker       {address}, its logs in {}",
+            dir.join("broker").display()
+        ))?;
         let stop = CancellationToken::new();
         let serving = broker.serve(listener, stop.clone());
         let work = async {
@@ -101,7 +105,10 @@ impl Demo {
             }
         }
         let place = open_place(&job, &job.output.dataset).await?;
-        let options = VerifyOptions { threads: 2, ..VerifyOptions::default() };
+        let options = VerifyOptions {
+            threads: 2,
+            ..VerifyOptions::default()
+        };
         let report = verify(&place, options).await?;
         if let Some(problem) = report.problems.first() {
             let what = anyhow::anyhow!("{}: {}", problem.path, problem.problem);
@@ -162,12 +169,18 @@ async fn produce(
 ) -> Result<(), Failure> {
     let producer = client.producer(ProducerConfig::default())?;
     let now = jiff::Timestamp::now().as_millisecond();
-    let total = i64::try_from(numbers.end - numbers.start).unwrap_or(i64::MAX).max(1);
+    let total = i64::try_from(numbers.end - numbers.start)
+        .unwrap_or(i64::MAX)
+        .max(1);
     let mut deliveries = Vec::new();
     let mut value = String::new();
     for (at, number) in numbers.enumerate() {
         let at = i64::try_from(at).unwrap_or(i64::MAX);
-        event(number, now - HOURS * 3_600_000 * (total - at) / total, &mut value);
+        event(
+            number,
+            now - HOURS * 3_600_000 * (total - at) / total,
+            &mut value,
+        );
         let record = ProducerRecord::new(topic.clone(), value.clone().into_bytes());
         deliveries.push(producer.send(record).await?);
     }
@@ -182,7 +195,10 @@ async fn produce(
 fn event(number: u64, time_ms: i64, into: &mut String) {
     const EVENTS: [&str; 5] = ["page_view", "click", "add_to_cart", "search", "purchase"];
     let mixed = mix(number);
-    let event = EVENTS.get(usize::try_from(mixed % 5).unwrap_or(0)).copied().unwrap_or("page_view");
+    let event = EVENTS
+        .get(usize::try_from(mixed % 5).unwrap_or(0))
+        .copied()
+        .unwrap_or("page_view");
     into.clear();
     let written = write!(
         into,

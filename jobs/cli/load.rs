@@ -72,7 +72,12 @@ struct LoadReport<'a> {
 
 impl LoadCommand {
     pub(super) async fn run(self) -> Outcome {
-        if let Some(TaskCommand::Task { plan, task, attempts }) = self.task {
+        if let Some(TaskCommand::Task {
+            plan,
+            task,
+            attempts,
+        }) = self.task
+        {
             let store = loader_store::StoreConfig::default();
             let progress = progress::for_stderr(self.json);
             run_task(&plan, task, &store, attempts, progress).await?;
@@ -107,7 +112,11 @@ impl LoadCommand {
                 Ok(plan) => plan,
                 Err(error) => return Ok(Err(error.into())),
             };
-            if self.json { out::json(&plan)? } else { print_plan(&load.location, &plan)? }
+            if self.json {
+                out::json(&plan)?
+            } else {
+                print_plan(&load.location, &plan)?
+            }
             return Ok(Ok(None));
         }
         if self.plan_only {
@@ -141,7 +150,9 @@ pub(super) fn datasets(job: &JobConfig) -> Result<Vec<(String, Vec<TopicName>)>,
         .source
         .topics
         .iter()
-        .map(|name| TopicName::new(name.clone()).map_err(|e| Failure::usage(format!("`{name}`: {e}"))))
+        .map(|name| {
+            TopicName::new(name.clone()).map_err(|e| Failure::usage(format!("`{name}`: {e}")))
+        })
         .collect::<Result<Vec<_>, _>>()?;
     if topics.is_empty() {
         return Err(Failure::usage("`source.topics` names no topic"));
@@ -199,7 +210,10 @@ impl Worst {
         }
     }
 
-    #[expect(clippy::print_stderr, reason = "the failures of the other datasets; the worst is returned")]
+    #[expect(
+        clippy::print_stderr,
+        reason = "the failures of the other datasets; the worst is returned"
+    )]
     fn outcome(self) -> Outcome {
         for report in &self.reported {
             eprint!("{report}");
@@ -216,7 +230,11 @@ fn print_plan(location: &str, plan: &Plan) -> std::io::Result<()> {
     if !plan.is_worth_publishing() {
         out::line("nothing to do")?;
     }
-    for partition in plan.partitions.iter().filter(|p| p.start < p.end || p.previous.is_none()) {
+    for partition in plan
+        .partitions
+        .iter()
+        .filter(|p| p.start < p.end || p.previous.is_none())
+    {
         out::line(&format!(
             "  {}-{}: offsets {} to {} ({})",
             partition.topic,
@@ -233,7 +251,10 @@ fn print_plan(location: &str, plan: &Plan) -> std::io::Result<()> {
         ))?;
     }
     for left in &plan.left_out {
-        out::line(&format!("  {}-{}: left out: {}", left.topic, left.partition, left.reason))?;
+        out::line(&format!(
+            "  {}-{}: left out: {}",
+            left.topic, left.partition, left.reason
+        ))?;
     }
     for task in &plan.tasks {
         let ranges: Vec<String> = task
@@ -259,7 +280,10 @@ fn print_loaded(location: &str, loaded: &Loaded) -> std::io::Result<()> {
                 counts.tombstones_skipped
             ))?;
             for left in &manifest.left_out {
-                out::line(&format!("left out {}-{}: {}", left.topic, left.partition, left.reason))?;
+                out::line(&format!(
+                    "left out {}-{}: {}",
+                    left.topic, left.partition, left.reason
+                ))?;
             }
             if manifest.partial {
                 out::line("the time budget ended first; the rest follows with the next run")?;
@@ -268,11 +292,16 @@ fn print_loaded(location: &str, loaded: &Loaded) -> std::io::Result<()> {
         Loaded::Nothing(left_out) => {
             out::line(&format!("{location}: nothing to do"))?;
             for left in left_out {
-                out::line(&format!("left out {}-{}: {}", left.topic, left.partition, left.reason))?;
+                out::line(&format!(
+                    "left out {}-{}: {}",
+                    left.topic, left.partition, left.reason
+                ))?;
             }
         }
         Loaded::OutOfTime => {
-            out::line(&format!("{location}: the time budget ended before a task was done"))?;
+            out::line(&format!(
+                "{location}: the time budget ended before a task was done"
+            ))?;
         }
     }
     Ok(())
@@ -295,7 +324,10 @@ fn print_json(load: &Load, result: &Result<Loaded, Error>) -> std::io::Result<()
         outcome,
         exit: exit.map_or(0, Exit::code),
         manifest,
-        error: result.as_ref().err().map(|e| loader_pipeline::error::chain(e)),
+        error: result
+            .as_ref()
+            .err()
+            .map(|e| loader_pipeline::error::chain(e)),
     })
 }
 

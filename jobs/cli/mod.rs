@@ -20,7 +20,12 @@ use crate::telemetry;
 
 /// A log broker that speaks Kafka's protocol, and a loader that publishes topics to HDFS exactly once.
 #[derive(Debug, Parser)]
-#[command(name = "logferry", version, propagate_version = true, max_term_width = 100)]
+#[command(
+    name = "logferry",
+    version,
+    propagate_version = true,
+    max_term_width = 100
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -48,8 +53,15 @@ pub fn main() -> ExitCode {
     #[cfg(feature = "failpoints")]
     loader_pipeline::failpoint::arm();
     let cli = Cli::parse();
-    telemetry::start(if matches!(cli.command, Command::Broker(_)) { "info" } else { "warn" });
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    telemetry::start(if matches!(cli.command, Command::Broker(_)) {
+        "info"
+    } else {
+        "warn"
+    });
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("error: cannot start the runtime\ncaused by: {error}");
@@ -83,7 +95,13 @@ async fn run(command: Command) -> Outcome {
 #[derive(Debug, Args)]
 struct Brokers {
     /// Bootstrap brokers, `host:port`, separated by commas.
-    #[arg(long, short, env = "LOGFERRY_BROKERS", default_value = "127.0.0.1:9092", global = true)]
+    #[arg(
+        long,
+        short,
+        env = "LOGFERRY_BROKERS",
+        default_value = "127.0.0.1:9092",
+        global = true
+    )]
     brokers: String,
 }
 

@@ -61,10 +61,13 @@ impl Produce {
         }
         let topic = topic_name(&self.topic)?;
         let client = self.brokers.connect().await?;
-        let producer =
-            client.producer(ProducerConfig { compression: self.compression, ..ProducerConfig::default() })?;
+        let producer = client.producer(ProducerConfig {
+            compression: self.compression,
+            ..ProducerConfig::default()
+        })?;
         let mut input = self.input().await?;
-        let mut waiting: std::collections::VecDeque<DeliveryHandle> = std::collections::VecDeque::new();
+        let mut waiting: std::collections::VecDeque<DeliveryHandle> =
+            std::collections::VecDeque::new();
         let mut sent = 0_u64;
         let mut line = Vec::new();
         while read_line(&mut input, &mut line, sent + 1).await? {
@@ -89,7 +92,10 @@ impl Produce {
 
     async fn input(&self) -> Result<Box<dyn AsyncBufRead + Unpin>, Failure> {
         let Some(path) = &self.file else {
-            return Ok(Box::new(BufReader::with_capacity(1 << 20, tokio::io::stdin())));
+            return Ok(Box::new(BufReader::with_capacity(
+                1 << 20,
+                tokio::io::stdin(),
+            )));
         };
         let file = tokio::fs::File::open(path).await.map_err(|error| {
             let what = anyhow::Error::new(error).context(format!("cannot open {}", path.display()));
@@ -111,14 +117,18 @@ impl Produce {
             let object: serde_json::Map<String, serde_json::Value> =
                 serde_json::from_slice(value).map_err(|e| format!("is not a JSON object: {e}"))?;
             if let Some(field) = &self.key {
-                let key = object.get(field).ok_or_else(|| format!("has no field `{field}`"))?;
+                let key = object
+                    .get(field)
+                    .ok_or_else(|| format!("has no field `{field}`"))?;
                 record.key = Some(match key {
                     serde_json::Value::String(text) => text.clone().into(),
                     other => other.to_string().into(),
                 });
             }
             if let Some(field) = &self.timestamp {
-                let time = object.get(field).ok_or_else(|| format!("has no field `{field}`"))?;
+                let time = object
+                    .get(field)
+                    .ok_or_else(|| format!("has no field `{field}`"))?;
                 record.timestamp_ms = Some(
                     time_ms(time).ok_or_else(|| format!("field `{field}` is no time: {time}"))?,
                 );
@@ -131,7 +141,9 @@ impl Produce {
         let Some(separator) = self.key_separator.as_deref().filter(|s| !s.is_empty()) else {
             return (None, line);
         };
-        let at = line.windows(separator.len()).position(|window| window == separator.as_bytes());
+        let at = line
+            .windows(separator.len())
+            .position(|window| window == separator.as_bytes());
         match at.and_then(|at| line.split_at_checked(at)) {
             Some((key, rest)) => (Some(key), rest.get(separator.len()..).unwrap_or_default()),
             None => (None, line),
@@ -141,9 +153,10 @@ impl Produce {
 
 fn time_ms(value: &serde_json::Value) -> Option<i64> {
     match value {
-        serde_json::Value::String(text) => {
-            text.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_millisecond)
-        }
+        serde_json::Value::String(text) => text
+            .parse::<jiff::Timestamp>()
+            .ok()
+            .map(jiff::Timestamp::as_millisecond),
         other => other.as_i64(),
     }
 }
@@ -170,7 +183,10 @@ async fn read_line(
             line.pop();
         }
     } else if u64::try_from(read).unwrap_or(u64::MAX) >= MAX_LINE_BYTES {
-        return Err(bad_line(number, &format!("is longer than {MAX_LINE_BYTES} bytes")));
+        return Err(bad_line(
+            number,
+            &format!("is longer than {MAX_LINE_BYTES} bytes"),
+        ));
     }
     Ok(true)
 }

@@ -26,11 +26,17 @@ impl StatusCommand {
         let job = config::read_job(&self.job)?;
         for (location, topics) in load::datasets(&job)? {
             let place = open_place(&job, &location).await?;
-            let config =
-                ClientConfig { bootstrap: job.source.brokers.clone(), ..ClientConfig::default() };
+            let config = ClientConfig {
+                bootstrap: job.source.brokers.clone(),
+                ..ClientConfig::default()
+            };
             let client = Client::connect(config).await;
             let status = status(&place, &job, &topics, client).await?;
-            if self.json { out::json(&status)? } else { print(&status)? }
+            if self.json {
+                out::json(&status)?
+            } else {
+                print(&status)?
+            }
         }
         Ok(None)
     }
@@ -63,7 +69,10 @@ fn print(status: &Status) -> std::io::Result<()> {
         ))?;
     }
     for left in &status.left_out {
-        out::line(&format!("  {}-{}: left out: {}", left.topic, left.partition, left.reason))?;
+        out::line(&format!(
+            "  {}-{}: left out: {}",
+            left.topic, left.partition, left.reason
+        ))?;
     }
     for staging in &status.staging {
         out::line(&format!(

@@ -79,14 +79,29 @@ impl Topics {
         match self.what.unwrap_or(What::List) {
             What::List => list(&client, self.json).await?,
             What::Describe { topic } => describe(&client, &topic_name(&topic)?, self.json).await?,
-            What::Create { topic, partitions, replication_factor, config } => {
-                let configs = config.iter().map(|c| split(c)).collect::<Result<Vec<_>, _>>()?;
+            What::Create {
+                topic,
+                partitions,
+                replication_factor,
+                config,
+            } => {
+                let configs = config
+                    .iter()
+                    .map(|c| split(c))
+                    .collect::<Result<Vec<_>, _>>()?;
                 client
-                    .create_topic(&topic_name(&topic)?, partitions, replication_factor, &configs)
+                    .create_topic(
+                        &topic_name(&topic)?,
+                        partitions,
+                        replication_factor,
+                        &configs,
+                    )
                     .await?;
             }
             What::Grow { topic, partitions } => {
-                client.create_partitions(&topic_name(&topic)?, partitions).await?;
+                client
+                    .create_partitions(&topic_name(&topic)?, partitions)
+                    .await?;
             }
             What::Delete { topic } => client.delete_topic(&topic_name(&topic)?).await?,
         }
@@ -102,38 +117,66 @@ pub(super) fn topic_name(text: &str) -> Result<TopicName, Failure> {
 /// The topic's metadata.
 pub(super) async fn existing(client: &Client, topic: &TopicName) -> Result<TopicMetadata, Failure> {
     let found = client.topics(Some(std::slice::from_ref(topic))).await?;
-    let found = found.into_iter().find(|t| t.name == *topic && t.error.is_none());
-    found.ok_or_else(|| broker_client::Error::UnknownTopic { topic: topic.clone() }.into())
+    let found = found
+        .into_iter()
+        .find(|t| t.name == *topic && t.error.is_none());
+    found.ok_or_else(|| {
+        broker_client::Error::UnknownTopic {
+            topic: topic.clone(),
+        }
+        .into()
+    })
 }
 
 fn split(config: &str) -> Result<(&str, &str), Failure> {
-    config.split_once('=').ok_or_else(|| Failure::usage(format!("`{config}` is not name=value")))
+    config
+        .split_once('=')
+        .ok_or_else(|| Failure::usage(format!("`{config}` is not name=value")))
 }
 
 async fn list(client: &Client, json: bool) -> Result<(), Failure> {
     let mut topics = client.topics(None).await?;
     topics.sort_by(|a, b| a.name.cmp(&b.name));
     if json {
-        let rows: Vec<_> = topics.iter().map(|topic| row(topic, |_| (None, None))).collect();
+        let rows: Vec<_> = topics
+            .iter()
+            .map(|topic| row(topic, |_| (None, None)))
+            .collect();
         return Ok(out::json(&rows)?);
     }
     for topic in topics {
-        out::line(&format!("{}\t{} partitions", topic.name, topic.partitions.len()))?;
+        out::line(&format!(
+            "{}\t{} partitions",
+            topic.name,
+            topic.partitions.len()
+        ))?;
     }
     Ok(())
 }
 
 async fn describe(client: &Client, topic: &TopicName, json: bool) -> Result<(), Failure> {
     let metadata = existing(client, topic).await?;
-    let led: Vec<i32> =
-        metadata.partitions.iter().filter(|p| p.leader.is_some()).map(|p| p.partition).collect();
+    let led: Vec<i32> = metadata
+        .partitions
+        .iter()
+        .filter(|p| p.leader.is_some())
+        .map(|p| p.partition)
+        .collect();
     let level = IsolationLevel::ReadUncommitted;
-    let starts = client.list_offsets(topic, &led, OffsetSpec::Earliest, level).await?;
-    let ends = client.list_offsets(topic, &led, OffsetSpec::Latest, level).await?;
+    let starts = client
+        .list_offsets(topic, &led, OffsetSpec::Earliest, level)
+        .await?;
+    let ends = client
+        .list_offsets(topic, &led, OffsetSpec::Latest, level)
+        .await?;
     let row = row(&metadata, |partition| {
-        let offset = |all: &std::collections::BTreeMap<i32, Result<broker_client::ListedOffset, _>>| {
-            all.get(&partition)?.as_ref().ok().map(|listed| listed.offset)
-        };
+        let offset =
+            |all: &std::collections::BTreeMap<i32, Result<broker_client::ListedOffset, _>>| {
+                all.get(&partition)?
+                    .as_ref()
+                    .ok()
+                    .map(|listed| listed.offset)
+            };
         (offset(&starts), offset(&ends))
     });
     if json {
@@ -146,7 +189,9 @@ async fn describe(client: &Client, topic: &TopicName, json: bool) -> Result<(), 
         out::line(&format!(
             "  {}\tleader {}\toffsets {} to {}",
             partition.partition,
-            partition.leader.map_or_else(|| "none".to_owned(), |leader| leader.to_string()),
+            partition
+                .leader
+                .map_or_else(|| "none".to_owned(), |leader| leader.to_string()),
             number(partition.log_start_offset),
             number(partition.log_end_offset)
         ))?;
@@ -154,13 +199,15 @@ async fn describe(client: &Client, topic: &TopicName, json: bool) -> Result<(), 
     Ok(())
 }
 
-fn row(
-    topic: &TopicMetadata,
-    offsets: impl Fn(i32) -> (Option<i64>, Option<i64>),
-) -> TopicRow {
+fn row(topic: &TopicMetadata, offsets: impl Fn(i32) -> (Option<i64>, Option<i64>)) -> TopicRow {
     let partitions = topic.partitions.iter().map(|p| {
         let (log_start_offset, log_end_offset) = offsets(p.partition);
-        PartitionRow { partition: p.partition, leader: p.leader, log_start_offset, log_end_offset }
+        PartitionRow {
+            partition: p.partition,
+            leader: p.leader,
+            log_start_offset,
+            log_end_offset,
+        }
     });
     TopicRow {
         topic: topic.name.to_string(),

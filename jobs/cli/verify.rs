@@ -52,7 +52,10 @@ impl Verify {
             };
             let report = verify(&place, options).await?;
             if self.json {
-                out::json(&Verified { dataset: &location, report: &report })?;
+                out::json(&Verified {
+                    dataset: &location,
+                    report: &report,
+                })?;
             } else {
                 print(&location, &report)?;
             }
@@ -71,9 +74,17 @@ impl Verify {
         if let Some(location) = &self.dataset {
             let config = loader_store::StoreConfig::default();
             let (store, root) = loader_store::open(location, &config).await?;
-            return Ok(vec![(location.clone(), Place { store, layout: Layout::new(root) })]);
+            return Ok(vec![(
+                location.clone(),
+                Place {
+                    store,
+                    layout: Layout::new(root),
+                },
+            )]);
         }
-        let Some(job) = &self.job else { return Ok(Vec::new()) };
+        let Some(job) = &self.job else {
+            return Ok(Vec::new());
+        };
         let job = config::read_job(job)?;
         let mut places = Vec::new();
         for (location, _) in load::datasets(&job)? {

@@ -26,10 +26,15 @@ const DAY_MS: u64 = 1_795_996_800_000;
 const BATCH: u64 = 1_000;
 
 fn main() -> Result<()> {
-    let count = std::env::args().nth(1).map_or(Ok(1_000_000), |text| text.parse::<u64>())?;
+    let count = std::env::args()
+        .nth(1)
+        .map_or(Ok(1_000_000), |text| text.parse::<u64>())?;
     let batches = batches(count)?;
     let bytes: usize = batches.iter().map(Records::size_in_bytes).sum();
-    println!("{count} records, {} bytes each with their framing", bytes / usize::try_from(count)?);
+    println!(
+        "{count} records, {} bytes each with their framing",
+        bytes / usize::try_from(count)?
+    );
     for _ in 0..2 {
         time("iterate", count, || iterate(&batches))?;
         time("decode", count, || decode(&batches))?;
@@ -41,7 +46,11 @@ fn main() -> Result<()> {
             ("none", DictionaryRule::Auto),
         ] {
             let compression = compression.parse()?;
-            let options = ParquetOptions { compression, dictionary, ..ParquetOptions::default() };
+            let options = ParquetOptions {
+                compression,
+                dictionary,
+                ..ParquetOptions::default()
+            };
             let name = format!("decode + group + Parquet {compression} {dictionary:?}");
             time(&name, count, || write(&batches, &options))?;
         }
@@ -50,7 +59,14 @@ fn main() -> Result<()> {
 }
 
 fn batches(count: u64) -> Result<Vec<Records>> {
-    let events = ["page_view", "click", "add_to_cart", "search", "login", "purchase"];
+    let events = [
+        "page_view",
+        "click",
+        "add_to_cart",
+        "search",
+        "login",
+        "purchase",
+    ];
     let from = ["home", "search", "mail"];
     let mut state = 7_u64;
     let mut random = move || {
@@ -83,7 +99,7 @@ fn batches(count: u64) -> Result<Vec<Records>> {
         if (n + 1) % BATCH == 0 || n + 1 == count {
             let full = std::mem::replace(&mut builder, BatchBuilder::new(Compression::None));
             let mut bytes = full.build()?.to_vec();
-            stamp(&mut bytes, i64::try_from(n / BATCH * BATCH)?, 0);
+            stamp(&mut bytes, i64::try_from(n / BATCH * BATCH)?, 0)?;
             batches.push(RecordBatch::parse(bytes.into())?.records(1 << 30)?);
         }
     }
@@ -98,11 +114,22 @@ fn spec() -> TransformSpec {
         ("server", ColumnType::String),
         ("url", ColumnType::String),
     ];
-    let columns = columns.into_iter().map(|(name, column_type)| Column::new(name, column_type));
-    let time = EventTimeSource::Column { column: "ts".to_owned(), unit: TimeUnit::default() };
+    let columns = columns
+        .into_iter()
+        .map(|(name, column_type)| Column::new(name, column_type));
+    let time = EventTimeSource::Column {
+        column: "ts".to_owned(),
+        unit: TimeUnit::default(),
+    };
     TransformSpec {
-        schema: TableSchema { columns: columns.collect(), ..TableSchema::default() },
-        grouping: Grouping { event_time: vec![time], ..Grouping::default() },
+        schema: TableSchema {
+            columns: columns.collect(),
+            ..TableSchema::default()
+        },
+        grouping: Grouping {
+            event_time: vec![time],
+            ..Grouping::default()
+        },
         policy: RecordPolicy::default(),
         plan_time_ms: i64::try_from(DAY_MS).unwrap_or(0) + 86_400_000,
     }
@@ -170,7 +197,11 @@ fn run(
 ) -> Result<()> {
     let mut transform = RecordTransform::new(Arc::new(spec()))?;
     let mut drain = |transform: &mut RecordTransform| {
-        transform.drain()?.groups.into_iter().try_for_each(|group| take(group.directory, group.batch))
+        transform
+            .drain()?
+            .groups
+            .into_iter()
+            .try_for_each(|group| take(group.directory, group.batch))
     };
     for records in batches {
         let mut from = 0;
@@ -196,6 +227,10 @@ fn time(name: &str, count: u64, work: impl FnOnce() -> Result<u64>) -> Result<()
 fn cpu_ticks() -> Result<u64> {
     let stat = fs::read_to_string("/proc/self/stat")?;
     let fields = stat.rsplit_once(')').ok_or("no command in stat")?.1;
-    let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
+    let ticks = fields
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .map(str::parse::<u64>);
     Ok(ticks.sum::<std::result::Result<u64, _>>()?)
 }

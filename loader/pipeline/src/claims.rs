@@ -36,9 +36,16 @@ pub(crate) fn claim(
     partitions: &[PlannedPartition],
     nothing_left_out: bool,
 ) -> Claims {
-    let before = request.newest.and_then(|manifest| manifest.complete_before_ms);
-    let unchanged = Claims { hours: Vec::new(), complete_before_ms: before };
-    let Some(completeness) = &request.job.completeness else { return unchanged };
+    let before = request
+        .newest
+        .and_then(|manifest| manifest.complete_before_ms);
+    let unchanged = Claims {
+        hours: Vec::new(),
+        complete_before_ms: before,
+    };
+    let Some(completeness) = &request.job.completeness else {
+        return unchanged;
+    };
     if !nothing_left_out || !all_loaded(request, partitions) {
         return unchanged;
     }
@@ -49,25 +56,41 @@ pub(crate) fn claim(
     let mut hours = Vec::new();
     let mut hour = from;
     while hour < until {
-        let Some(directory) = directory(&request.job.grouping, hour) else { return unchanged };
-        hours.push(HourClaim { directory, hour_start_ms: hour });
+        let Some(directory) = directory(&request.job.grouping, hour) else {
+            return unchanged;
+        };
+        hours.push(HourClaim {
+            directory,
+            hour_start_ms: hour,
+        });
         hour += HOUR_MS;
     }
-    Claims { hours, complete_before_ms: Some(until.max(from)) }
+    Claims {
+        hours,
+        complete_before_ms: Some(until.max(from)),
+    }
 }
 
 /// Whether every partition of the dataset belongs to this plan and is loaded past the boundary.
 fn all_loaded(request: &PlanRequest<'_>, partitions: &[PlannedPartition]) -> bool {
     let logs = request.source.topics.iter().flat_map(|topic| {
-        topic.partitions.iter().map(move |p| (&topic.topic, p.partition, p.offsets.as_ref().ok()))
+        topic
+            .partitions
+            .iter()
+            .map(move |p| (&topic.topic, p.partition, p.offsets.as_ref().ok()))
     });
     let loaded = logs.into_iter().all(|(topic, partition, log)| {
         let until = log.and_then(|log| log.complete_until);
-        let planned = partitions.iter().find(|p| p.topic == *topic && p.partition == partition);
+        let planned = partitions
+            .iter()
+            .find(|p| p.topic == *topic && p.partition == partition);
         matches!((until, planned), (Some(until), Some(planned)) if until <= planned.end)
     });
     let foreign = request.newest.is_some_and(|manifest| {
-        manifest.partitions.iter().any(|s| s.key.cluster_id != request.source.cluster_id)
+        manifest
+            .partitions
+            .iter()
+            .any(|s| s.key.cluster_id != request.source.cluster_id)
     });
     loaded && !foreign
 }
@@ -75,7 +98,9 @@ fn all_loaded(request: &PlanRequest<'_>, partitions: &[PlannedPartition]) -> boo
 /// Directory of an hour by the job's grouping; `None` where it groups by more or less than time.
 fn directory(grouping: &Grouping, hour_start_ms: i64) -> Option<String> {
     let zone = TimeZone::get(&grouping.zone).ok()?;
-    let time = Timestamp::from_millisecond(hour_start_ms).ok()?.to_zoned_datetime(zone);
+    let time = Timestamp::from_millisecond(hour_start_ms)
+        .ok()?
+        .to_zoned_datetime(zone);
     let mut levels = Vec::new();
     for key in &grouping.keys {
         let value = jiff::fmt::strtime::format(key.time.as_deref()?, &time).ok()?;

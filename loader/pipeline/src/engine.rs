@@ -72,7 +72,10 @@ impl Engine {
     }
 
     fn may_start(&self, stop: &CancellationToken) -> bool {
-        !stop.is_cancelled() && self.deadline.is_none_or(|deadline| Instant::now() < deadline)
+        !stop.is_cancelled()
+            && self
+                .deadline
+                .is_none_or(|deadline| Instant::now() < deadline)
     }
 
     fn start(

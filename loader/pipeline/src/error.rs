@@ -225,8 +225,19 @@ pub enum LostOffsets {
 impl std::fmt::Display for LostOffsets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Broken { topic, partition, reason, previous_end, start, log_start, log_end } => {
-                write!(f, "{topic}-{partition} was loaded to offset {previous_end}, ")?;
+            Self::Broken {
+                topic,
+                partition,
+                reason,
+                previous_end,
+                start,
+                log_start,
+                log_end,
+            } => {
+                write!(
+                    f,
+                    "{topic}-{partition} was loaded to offset {previous_end}, "
+                )?;
                 match reason {
                     GapReason::Retention => write!(
                         f,
@@ -243,11 +254,19 @@ impl std::fmt::Display for LostOffsets {
                     ),
                 }
             }
-            Self::TopicGone { topic, partition, previous_end } => write!(
+            Self::TopicGone {
+                topic,
+                partition,
+                previous_end,
+            } => write!(
                 f,
                 "{topic}-{partition} was loaded to offset {previous_end}, the topic exists no more"
             ),
-            Self::PartitionGone { topic, partition, previous_end } => write!(
+            Self::PartitionGone {
+                topic,
+                partition,
+                previous_end,
+            } => write!(
                 f,
                 "{topic}-{partition} was loaded to offset {previous_end}, the topic has no such partition any more"
             ),
@@ -256,7 +275,11 @@ impl std::fmt::Display for LostOffsets {
 }
 
 fn list<T: std::fmt::Display>(items: &[T]) -> String {
-    items.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    items
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 impl Error {
@@ -270,8 +293,12 @@ impl Error {
             | Self::NoCommittedOffset { .. }
             | Self::WrongCluster { .. } => Exit::Usage,
             Self::OffsetsGone { .. } => Exit::OffsetsGone,
-            Self::Damaged { .. } | Self::Inconsistent { .. } | Self::Internal { .. } => Exit::Failed,
-            Self::Range { .. } | Self::TooManyRejected { .. } | Self::TooManyGroups { .. } => Exit::Data,
+            Self::Damaged { .. } | Self::Inconsistent { .. } | Self::Internal { .. } => {
+                Exit::Failed
+            }
+            Self::Range { .. } | Self::TooManyRejected { .. } | Self::TooManyGroups { .. } => {
+                Exit::Data
+            }
             Self::Fenced { .. } | Self::Moved { .. } => Exit::Fenced,
             Self::Stopped => Exit::Stopped,
             Self::Source(error) => source_exit(error),
@@ -320,7 +347,9 @@ impl Error {
                 "restore the file from a copy or snapshot; nothing was published, and no earlier run is \
                  taken instead"
             }
-            Self::Inconsistent { .. } => "look at the path; `logferry verify` lists all that is wrong",
+            Self::Inconsistent { .. } => {
+                "look at the path; `logferry verify` lists all that is wrong"
+            }
             Self::Range { .. } => {
                 "if the topic was compacted at some time, set `source.allow_holes = true`; otherwise the \
                  log has lost records"
@@ -340,14 +369,18 @@ impl Error {
             Self::Source(error) => return source_remedy(error),
             Self::Store(error) => error.remedy(),
             Self::Transform(error) => return transform_remedy(error),
-            Self::Encode(_) | Self::Internal { .. } => "this is a bug in logferry; please report it",
+            Self::Encode(_) | Self::Internal { .. } => {
+                "this is a bug in logferry; please report it"
+            }
         };
         Some(text.to_owned())
     }
 }
 
 fn lost_remedy(lost: &[LostOffsets]) -> String {
-    let gone = lost.iter().any(|l| !matches!(l, LostOffsets::Broken { .. }));
+    let gone = lost
+        .iter()
+        .any(|l| !matches!(l, LostOffsets::Broken { .. }));
     if gone {
         "take the topic out of `source.topics` if it is gone for good; its runs stay".to_owned()
     } else {
@@ -376,7 +409,9 @@ fn source_remedy(error: &broker_client::Error) -> Option<String> {
         Source::OffsetOutOfRange { .. } => {
             "retention overtook the load; run again to see which offsets are lost"
         }
-        Source::UnknownTopic { .. } | Source::TopicReplaced { .. } => "the topic was deleted while it was loaded; run again",
+        Source::UnknownTopic { .. } | Source::TopicReplaced { .. } => {
+            "the topic was deleted while it was loaded; run again"
+        }
         Source::CorruptBatch { .. } => {
             "the broker's copy is damaged; check it with kafka-dump-log, or move leadership to another \
              replica. Nothing after this batch was loaded"

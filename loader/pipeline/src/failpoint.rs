@@ -26,7 +26,10 @@ pub(crate) use failpoint;
 
 /// Does what a test asked for at a fail-point.
 #[cfg(feature = "failpoints")]
-#[expect(clippy::panic, reason = "a misspelt fail-point action must not pass as a test")]
+#[expect(
+    clippy::panic,
+    reason = "a misspelt fail-point action must not pass as a test"
+)]
 pub(crate) fn act(name: &str, action: Option<&str>) {
     use rustix::process::{Signal, getpid, kill_process};
     let signal = match action {

@@ -29,18 +29,28 @@ pub(crate) async fn columns(
     let mut samples = Vec::new();
     for topic in &source.topics {
         for partition in &topic.partitions {
-            let Ok(log) = &partition.offsets else { continue };
+            let Ok(log) = &partition.offsets else {
+                continue;
+            };
             let start = log.start_at.unwrap_or(log.earliest).max(log.earliest);
-            let options =
-                FetchOptions { isolation: isolation(job.source.isolation), prefetch_bytes: Some(MAX_BYTES) };
+            let options = FetchOptions {
+                isolation: isolation(job.source.isolation),
+                prefetch_bytes: Some(MAX_BYTES),
+            };
             let range = start..log.end;
             let fetch =
                 client.fetch_range(topic.topic.clone(), partition.partition, range, options);
             samples.extend(first_records(fetch).await?);
         }
     }
-    let records: Vec<_> = samples.iter().flat_map(Records::iter).take(MAX_RECORDS).collect();
-    let values = records.iter().filter_map(|record| record.as_ref().ok().and_then(|r| r.value));
+    let records: Vec<_> = samples
+        .iter()
+        .flat_map(Records::iter)
+        .take(MAX_RECORDS)
+        .collect();
+    let values = records
+        .iter()
+        .filter_map(|record| record.as_ref().ok().and_then(|r| r.value));
     let inferred = schema::infer(values);
     if inferred.columns.is_empty() {
         return Err(Error::Config {
@@ -51,13 +61,19 @@ pub(crate) async fn columns(
             )],
         });
     }
-    Ok(TableSchema { columns: inferred.columns, rest_column: None, coordinates: true })
+    Ok(TableSchema {
+        columns: inferred.columns,
+        rest_column: None,
+        coordinates: true,
+    })
 }
 
 async fn first_records(mut fetch: broker_client::RangeFetch) -> Result<Vec<Records>, Error> {
     let (mut samples, mut bytes) = (Vec::new(), 0);
     while bytes < MAX_BYTES {
-        let Ok(next) = tokio::time::timeout(PATIENCE, fetch.next()).await else { break };
+        let Ok(next) = tokio::time::timeout(PATIENCE, fetch.next()).await else {
+            break;
+        };
         let Some(fetched) = next? else { break };
         bytes += fetched.batch.bytes().len();
         if fetched.kind == BatchKind::Data

@@ -95,7 +95,9 @@ impl Layout {
     /// `<dataset>/.logferry/staging/<uuid>`
     #[must_use]
     pub fn staging(&self, run: Uuid) -> StagingLayout {
-        StagingLayout { directory: self.all_staging().join(&run.to_string()) }
+        StagingLayout {
+            directory: self.all_staging().join(&run.to_string()),
+        }
     }
 
     /// `<dataset>/.logferry/trash`
@@ -200,8 +202,19 @@ mod tests {
     fn run_directories_are_spelled_one_way_only() {
         assert_eq!(RunNumber(42).directory(), "run=000042");
         assert_eq!(RunNumber::from_directory("run=000042"), Some(RunNumber(42)));
-        assert_eq!(RunNumber::from_directory("run=1234567"), Some(RunNumber(1_234_567)));
-        for wrong in ["run=42", "run=0000042", "run=000000", "run=+00042", "run=", "run=00004x", "Run=000042"] {
+        assert_eq!(
+            RunNumber::from_directory("run=1234567"),
+            Some(RunNumber(1_234_567))
+        );
+        for wrong in [
+            "run=42",
+            "run=0000042",
+            "run=000000",
+            "run=+00042",
+            "run=",
+            "run=00004x",
+            "Run=000042",
+        ] {
             assert_eq!(RunNumber::from_directory(wrong), None, "{wrong}");
         }
     }

@@ -15,12 +15,12 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::claims;
+use crate::commit::Place;
 use crate::commit::assemble::{Selection, finished};
 use crate::commit::dataset::{Dataset, LAYOUT};
 use crate::commit::newest::{newest, newest_number};
 use crate::commit::publish::publish;
 use crate::commit::staging::{Staging, read_plan};
-use crate::commit::Place;
 use crate::config::JobConfig;
 use crate::engine::{Engine, attempts};
 use crate::error::Error;
@@ -95,7 +95,15 @@ impl Load {
         let client = Client::connect(client_config(&self.job)).await?;
         let dataset = self.dataset(&place, &client).await?;
         let staging = Staging::create(&place).await?;
-        self.drive(Driver { place, client, dataset }, staging).await
+        self.drive(
+            Driver {
+                place,
+                client,
+                dataset,
+            },
+            staging,
+        )
+        .await
     }
 
     /// The plan that [`Load::run`] would make now; nothing is written.
@@ -109,7 +117,11 @@ impl Load {
             Some(dataset) => (dataset, newest(&place).await?),
             None => (self.new_dataset(&client).await?, None),
         };
-        let driver = Driver { place, client, dataset };
+        let driver = Driver {
+            place,
+            client,
+            dataset,
+        };
         self.plan(&driver, newest.as_ref()).await
     }
 
@@ -122,7 +134,11 @@ impl Load {
         let client = Client::connect(client_config(&self.job)).await?;
         let dataset = self.dataset(&place, &client).await?;
         let staging = Staging::create(&place).await?;
-        let driver = Driver { place, client, dataset };
+        let driver = Driver {
+            place,
+            client,
+            dataset,
+        };
         match self.stored_plan(&driver, &staging).await {
             Ok((plan, _)) if plan.is_worth_publishing() => {
                 let uri = driver.place.store.uri(&staging.paths().plan());
@@ -145,7 +161,9 @@ impl Load {
             return Ok(dataset);
         }
         if !self.create {
-            return Err(Error::NoDataset { location: self.location.clone() });
+            return Err(Error::NoDataset {
+                location: self.location.clone(),
+            });
         }
         self.new_dataset(client).await?.make(place).await
     }
@@ -154,7 +172,9 @@ impl Load {
     async fn new_dataset(&self, client: &Client) -> Result<Dataset, Error> {
         let snapshot = snapshot::take(client, &self.job, &self.topics, None, None).await?;
         if !snapshot.missing.is_empty() {
-            return Err(Error::UnknownTopics { topics: snapshot.missing });
+            return Err(Error::UnknownTopics {
+                topics: snapshot.missing,
+            });
         }
         let schema = match &self.job.schema {
             Some(schema) => schema.clone(),
@@ -189,7 +209,11 @@ impl Load {
         if let Err(problem) = self.job.output.parquet.validate() {
             problems.push(problem.to_string());
         }
-        if problems.is_empty() { Ok(()) } else { Err(Error::Config { problems }) }
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::Config { problems })
+        }
     }
 
     async fn plan(&self, driver: &Driver, newest: Option<&Manifest>) -> Result<Plan, Error> {
@@ -232,7 +256,9 @@ impl Load {
             }
             staging.drop_plan().await?;
         }
-        Err(Error::Fenced { what: format!("other runs were published during {MAX_PLANS} plans") })
+        Err(Error::Fenced {
+            what: format!("other runs were published during {MAX_PLANS} plans"),
+        })
     }
 
     async fn drive(&self, driver: Driver, staging: Staging) -> Result<Outcome, Error> {
@@ -240,11 +266,15 @@ impl Load {
         let timeout = duration_ms(self.job.engine.lease_timeout.as_ms());
         let fingerprint = fingerprint(&self.job)?;
         let before = newest(&driver.place).await?;
-        let (mut staging, resumed) =
-            staging.take_over(&fingerprint, before.as_ref(), timeout).await?;
+        let (mut staging, resumed) = staging
+            .take_over(&fingerprint, before.as_ref(), timeout)
+            .await?;
         let lost = staging.keep_lease(timeout);
         let gone = || Error::Fenced {
-            what: format!("{} was taken over or cleared away", staging.paths().directory()),
+            what: format!(
+                "{} was taken over or cleared away",
+                staging.paths().directory()
+            ),
         };
         let planned = tokio::select! {
             planned = self.planned(&driver, &staging, resumed, timeout) => planned,
@@ -254,7 +284,11 @@ impl Load {
         let outcome = match planned {
             Ok((plan, _)) if !plan.is_worth_publishing() => Ok(Outcome::Nothing(plan.left_out)),
             Ok((plan, newest)) => {
-                let budget = self.job.limits.time_budget.map(|budget| duration_ms(budget.as_ms()));
+                let budget = self
+                    .job
+                    .limits
+                    .time_budget
+                    .map(|budget| duration_ms(budget.as_ms()));
                 let deadline = budget.map(|budget| started + budget);
                 tokio::select! {
                     outcome = self.finish(&driver, &staging, plan, newest, deadline) => outcome,
@@ -297,8 +331,10 @@ impl Load {
         deadline: Option<tokio::time::Instant>,
     ) -> Result<Outcome, Error> {
         let plan = Arc::new(plan);
-        let done: BTreeSet<u32> =
-            finished(&driver.place, staging, &plan).await?.into_keys().collect();
+        let done: BTreeSet<u32> = finished(&driver.place, staging, &plan)
+            .await?
+            .into_keys()
+            .collect();
         self.progress.planned(&plan, done.len());
         let context = TaskContext {
             place: driver.place.clone(),
@@ -308,8 +344,17 @@ impl Load {
             prefetch_bytes: bytes(self.job.engine.prefetch_bytes),
             progress: Arc::clone(&self.progress),
         };
-        let engine = Engine { threads: threads(&self.job), attempts: self.job.engine.attempts, deadline };
-        let waiting = plan.tasks.iter().filter(|t| !done.contains(&t.task)).cloned().collect();
+        let engine = Engine {
+            threads: threads(&self.job),
+            attempts: self.job.engine.attempts,
+            deadline,
+        };
+        let waiting = plan
+            .tasks
+            .iter()
+            .filter(|t| !done.contains(&t.task))
+            .cloned()
+            .collect();
         engine.run(&context, waiting, &self.stop).await?;
         self.progress.assembling();
         let selection = Selection::choose(&plan, finished(&driver.place, staging, &plan).await?);
@@ -325,7 +370,9 @@ impl Load {
 
     /// Consumer-group offsets for lag tools. Never read back; an error here fails nothing.
     async fn export_offsets(&self, client: &Client, manifest: &Manifest) {
-        let Some(group) = &self.job.source.lag_group else { return };
+        let Some(group) = &self.job.source.lag_group else {
+            return;
+        };
         for topic in &self.topics {
             let ends = manifest
                 .partitions
@@ -359,13 +406,21 @@ pub async fn run_task(
 ) -> Result<(), Error> {
     let (store, path) = loader_store::open(plan_location, store).await?;
     let Some(directory) = path.parent().filter(|_| path.name() == "plan.json") else {
-        return Err(config(format!("{plan_location} is not the plan.json of a staging directory")));
+        return Err(config(format!(
+            "{plan_location} is not the plan.json of a staging directory"
+        )));
     };
     let staging = StagingLayout::at(directory.clone());
-    let place = Place { store, layout: Layout::new(dataset_root(&directory)?) };
+    let place = Place {
+        store,
+        layout: Layout::new(dataset_root(&directory)?),
+    };
     let plan = Arc::new(read_plan(&place, &staging).await?);
     let Some(work) = plan.tasks.iter().find(|t| t.task == task).cloned() else {
-        return Err(config(format!("the plan has {} tasks and none numbered {task}", plan.tasks.len())));
+        return Err(config(format!(
+            "the plan has {} tasks and none numbered {task}",
+            plan.tasks.len()
+        )));
     };
     if place.store.stat(&staging.done(task)).await?.is_some() {
         return Ok(());
@@ -373,7 +428,10 @@ pub async fn run_task(
     let client = Client::connect(planned_client_config(&plan)).await?;
     let found = client.cluster().await?.cluster_id.unwrap_or_default();
     if found != plan.source.cluster_id {
-        return Err(Error::WrongCluster { planned: plan.source.cluster_id.clone(), found });
+        return Err(Error::WrongCluster {
+            planned: plan.source.cluster_id.clone(),
+            found,
+        });
     }
     progress.planned(&plan, 0);
     let context = TaskContext {
@@ -390,12 +448,21 @@ pub async fn run_task(
 
 /// `<dataset>/.logferry/staging/<uuid>` → `<dataset>`
 fn dataset_root(staging: &StorePath) -> Result<StorePath, Error> {
-    let root = staging.parent().and_then(|p| p.parent()).and_then(|p| p.parent());
-    root.ok_or_else(|| config(format!("{staging} is not the staging directory of a dataset")))
+    let root = staging
+        .parent()
+        .and_then(|p| p.parent())
+        .and_then(|p| p.parent());
+    root.ok_or_else(|| {
+        config(format!(
+            "{staging} is not the staging directory of a dataset"
+        ))
+    })
 }
 
 fn config(problem: String) -> Error {
-    Error::Config { problems: vec![problem] }
+    Error::Config {
+        problems: vec![problem],
+    }
 }
 
 /// Opens the store of a dataset.
@@ -404,7 +471,10 @@ fn config(problem: String) -> Error {
 /// Whatever the store says.
 pub async fn open_place(job: &JobConfig, location: &str) -> Result<Place, Error> {
     let (store, root) = loader_store::open(location, &store_config(job)).await?;
-    Ok(Place { store, layout: Layout::new(root) })
+    Ok(Place {
+        store,
+        layout: Layout::new(root),
+    })
 }
 
 /// How the store is used by a job.

@@ -268,7 +268,10 @@ impl Manifest {
     /// How other documents refer to this run.
     #[must_use]
     pub const fn run_ref(&self) -> RunRef {
-        RunRef { number: self.number, uuid: self.uuid }
+        RunRef {
+            number: self.number,
+            uuid: self.uuid,
+        }
     }
 
     /// The state of one partition.

@@ -174,7 +174,10 @@ impl Plan {
     /// Number of offsets in all ranges.
     #[must_use]
     pub fn offsets(&self) -> u64 {
-        self.partitions.iter().map(|p| (p.end - p.start).unsigned_abs()).sum()
+        self.partitions
+            .iter()
+            .map(|p| (p.end - p.start).unsigned_abs())
+            .sum()
     }
 
     /// Checks that this plan continues `newest`: every position it starts from still stands (I1, I4).
@@ -262,8 +265,16 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, Error> {
     let job = request.job;
     let positions = positions::decide(request)?;
     let bytes_per_offset = tasks::BytesPerOffset::new(request.newest, request.source);
-    let tasks = tasks::cut(&positions.partitions, job.limits.task_bytes.as_u64(), &bytes_per_offset);
-    let claims = claims::claim(request, &positions.partitions, positions.left_out.is_empty());
+    let tasks = tasks::cut(
+        &positions.partitions,
+        job.limits.task_bytes.as_u64(),
+        &bytes_per_offset,
+    );
+    let claims = claims::claim(
+        request,
+        &positions.partitions,
+        positions.left_out.is_empty(),
+    );
     Ok(Plan {
         base: request.newest.map(Manifest::run_ref),
         job: job.name.clone(),
@@ -301,7 +312,10 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, Error> {
 /// # Errors
 /// When the job cannot be written as JSON.
 pub fn fingerprint(job: &JobConfig) -> Result<String, Error> {
-    let shape = JobConfig { engine: crate::config::EngineConfig::default(), ..job.clone() };
+    let shape = JobConfig {
+        engine: crate::config::EngineConfig::default(),
+        ..job.clone()
+    };
     let text = serde_json::to_vec(&shape).map_err(|source| Error::Internal {
         what: "cannot write the job as JSON".to_owned(),
         source: Some(Box::new(source)),

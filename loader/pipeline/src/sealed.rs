@@ -35,7 +35,9 @@ pub enum Damage {
         expected: &'static str,
     },
     /// Written by a version this build does not read.
-    #[error("has version {found}, this build reads version {expected}; use the build that wrote it or a newer one")]
+    #[error(
+        "has version {found}, this build reads version {expected}; use the build that wrote it or a newer one"
+    )]
     WrongVersion {
         /// Version the file names.
         found: u32,
@@ -109,14 +111,23 @@ pub fn seal<D: Document>(document: &D) -> Result<Bytes, serde_json::Error> {
 pub fn unseal<D: Document>(bytes: &[u8]) -> Result<D, Damage> {
     let envelope: EnvelopeIn<'_> = serde_json::from_slice(bytes).map_err(Damage::NotADocument)?;
     if envelope.format != D::FORMAT {
-        return Err(Damage::WrongFormat { found: envelope.format, expected: D::FORMAT });
+        return Err(Damage::WrongFormat {
+            found: envelope.format,
+            expected: D::FORMAT,
+        });
     }
     if envelope.version != D::VERSION {
-        return Err(Damage::WrongVersion { found: envelope.version, expected: D::VERSION });
+        return Err(Damage::WrongVersion {
+            found: envelope.version,
+            expected: D::VERSION,
+        });
     }
     let computed = checksum(envelope.body.get().as_bytes());
     if computed != envelope.checksum {
-        return Err(Damage::Checksum { found: envelope.checksum, computed });
+        return Err(Damage::Checksum {
+            found: envelope.checksum,
+            computed,
+        });
     }
     serde_json::from_str(envelope.body.get()).map_err(Damage::Body)
 }
@@ -163,9 +174,20 @@ mod tests {
     #[test]
     fn truncated_foreign_and_newer_documents_are_told_apart() {
         let bytes = seal(&Sample { end: 7 }).unwrap();
-        assert!(matches!(unseal::<Sample>(&bytes[..bytes.len() - 4]), Err(Damage::NotADocument(_))));
-        assert!(matches!(unseal::<Other>(&bytes), Err(Damage::WrongFormat { .. })));
-        let newer = String::from_utf8(bytes.to_vec()).unwrap().replace("\"version\":3", "\"version\":4");
-        assert!(matches!(unseal::<Sample>(newer.as_bytes()), Err(Damage::WrongVersion { found: 4, .. })));
+        assert!(matches!(
+            unseal::<Sample>(&bytes[..bytes.len() - 4]),
+            Err(Damage::NotADocument(_))
+        ));
+        assert!(matches!(
+            unseal::<Other>(&bytes),
+            Err(Damage::WrongFormat { .. })
+        ));
+        let newer = String::from_utf8(bytes.to_vec())
+            .unwrap()
+            .replace("\"version\":3", "\"version\":4");
+        assert!(matches!(
+            unseal::<Sample>(newer.as_bytes()),
+            Err(Damage::WrongVersion { found: 4, .. })
+        ));
     }
 }

@@ -77,16 +77,24 @@ pub async fn take(
     complete_at_ms: Option<i64>,
 ) -> Result<SourceSnapshot, Error> {
     let cluster_id = client.cluster().await?.cluster_id.unwrap_or_default();
-    let mut snapshot =
-        SourceSnapshot { cluster_id, topics: Vec::new(), missing: Vec::new() };
+    let mut snapshot = SourceSnapshot {
+        cluster_id,
+        topics: Vec::new(),
+        missing: Vec::new(),
+    };
     for metadata in client.topics(Some(topics)).await? {
         match metadata.error {
             Some(ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId) => {
                 snapshot.missing.push(metadata.name);
             }
             _ => {
-                let asker =
-                    Asker { client, job, cluster_id: &snapshot.cluster_id, previous, complete_at_ms };
+                let asker = Asker {
+                    client,
+                    job,
+                    cluster_id: &snapshot.cluster_id,
+                    previous,
+                    complete_at_ms,
+                };
                 let topic = asker.topic(&metadata).await?;
                 snapshot.topics.push(topic);
             }
@@ -116,7 +124,11 @@ impl Asker<'_> {
             .map(|p| p.partition)
             .collect();
         let known = |partition: i32| self.known(topic, partition);
-        let new: Vec<i32> = led.iter().copied().filter(|p| known(*p).is_none()).collect();
+        let new: Vec<i32> = led
+            .iter()
+            .copied()
+            .filter(|p| known(*p).is_none())
+            .collect();
 
         let mut ends = self.list(topic, &led, OffsetSpec::Latest).await?;
         let mut earliest = self.list(topic, &led, OffsetSpec::Earliest).await?;
@@ -189,7 +201,10 @@ impl Asker<'_> {
             return Ok(Answers::new());
         }
         let isolation = isolation(self.job.source.isolation);
-        Ok(self.client.list_offsets(topic, partitions, at, isolation).await?)
+        Ok(self
+            .client
+            .list_offsets(topic, partitions, at, isolation)
+            .await?)
     }
 
     /// Where the job's `start` lies, for partitions new to the dataset. `None` inside means the log end.
@@ -203,7 +218,10 @@ impl Asker<'_> {
             StartAt::Latest => OffsetSpec::Latest,
             StartAt::Time(time) => OffsetSpec::Timestamp(time.as_millisecond()),
             StartAt::Group(group) => {
-                let committed = self.client.committed_offsets(group, topic, partitions).await?;
+                let committed = self
+                    .client
+                    .committed_offsets(group, topic, partitions)
+                    .await?;
                 return partitions
                     .iter()
                     .map(|p| match committed.get(p).copied().flatten() {
@@ -230,9 +248,11 @@ impl Asker<'_> {
         partition: i32,
     ) -> Result<Option<EpochEnd>, broker_client::Error> {
         match self.known(topic, partition).map(|state| state.leader_epoch) {
-            Some(epoch) if epoch >= 0 => {
-                self.client.offset_for_leader_epoch(topic, partition, epoch).await.map(Some)
-            }
+            Some(epoch) if epoch >= 0 => self
+                .client
+                .offset_for_leader_epoch(topic, partition, epoch)
+                .await
+                .map(Some),
             _ => Ok(None),
         }
     }

@@ -86,7 +86,13 @@ pub async fn status(
     let offsets = |topic: &TopicName, partition: i32| {
         let source = source.as_ref().ok()?;
         let topic = source.topics.iter().find(|t| t.topic == *topic)?;
-        topic.partitions.iter().find(|p| p.partition == partition)?.offsets.as_ref().ok()
+        topic
+            .partitions
+            .iter()
+            .find(|p| p.partition == partition)?
+            .offsets
+            .as_ref()
+            .ok()
     };
     let states = manifest.as_ref().map_or(&[][..], |m| &m.partitions);
     let partitions = states.iter().map(|state| {
@@ -106,18 +112,29 @@ pub async fn status(
         planned_at_ms: manifest.as_ref().map(|m| m.planned_at_ms),
         counts: manifest.as_ref().map(|m| m.counts()).unwrap_or_default(),
         files: manifest.as_ref().map_or(0, |m| m.files.len()),
-        left_out: manifest.as_ref().map(|m| m.left_out.clone()).unwrap_or_default(),
-        complete: manifest.as_ref().and_then(|m| m.complete_hours.last().cloned()),
+        left_out: manifest
+            .as_ref()
+            .map(|m| m.left_out.clone())
+            .unwrap_or_default(),
+        complete: manifest
+            .as_ref()
+            .and_then(|m| m.complete_hours.last().cloned()),
         partitions: partitions.collect(),
         staging: staging(place).await?,
-        source_error: source.as_ref().err().map(|error| crate::error::chain(error)),
+        source_error: source
+            .as_ref()
+            .err()
+            .map(|error| crate::error::chain(error)),
     })
 }
 
 async fn staging(place: &Place) -> Result<Vec<StagingStatus>, Error> {
     let mut all = Vec::new();
     for entry in place.store.list(&place.layout.all_staging()).await? {
-        let lease = place.store.stat(&StagingLayout::at(entry.path.clone()).lease()).await?;
+        let lease = place
+            .store
+            .stat(&StagingLayout::at(entry.path.clone()).lease())
+            .await?;
         all.push(StagingStatus {
             run: entry.path.name().to_owned(),
             lease_renewed_ms: lease.map(|lease| lease.modified_ms),

@@ -77,7 +77,10 @@ pub async fn run_attempt(context: &TaskContext, task: &Task) -> Result<(), Error
         what: "cannot write an attempt's report as JSON".to_owned(),
         source: Some(Box::new(source)),
     })?;
-    store.put(&directory.join(REPORT), bytes).await.map_err(gone)?;
+    store
+        .put(&directory.join(REPORT), bytes)
+        .await
+        .map_err(gone)?;
     failpoint!("task.reported");
     win(context, task.task, &directory).await?;
     failpoint!("task.done");
@@ -111,7 +114,10 @@ async fn win(context: &TaskContext, task: u32, directory: &StorePath) -> Result<
 }
 
 fn gone_with(context: &TaskContext, path: StorePath) -> Error {
-    fenced_if_gone(&context.staging, loader_store::Error::ParentMissing { path })
+    fenced_if_gone(
+        &context.staging,
+        loader_store::Error::ParentMissing { path },
+    )
 }
 
 async fn write_files(
@@ -127,9 +133,12 @@ async fn write_files(
         let mut reader = RangeReader::new(context, range);
         while let Some(records) = reader.next().await? {
             let mut wanted = records.wanted;
-            while let Some(left) =
-                transform.push(range.topic.as_str(), range.partition, &records.records, wanted.clone())?
-            {
+            while let Some(left) = transform.push(
+                range.topic.as_str(),
+                range.partition,
+                &records.records,
+                wanted.clone(),
+            )? {
                 files.write(transform.drain()?).await?;
                 wanted.start = left;
             }
@@ -144,8 +153,9 @@ async fn write_files(
     let written = files.close().await?;
     for range in &mut ranges {
         let nothing = Counts::default();
-        let counts =
-            written.counts.get(&(range.loaded.topic.clone(), range.loaded.partition));
+        let counts = written
+            .counts
+            .get(&(range.loaded.topic.clone(), range.loaded.partition));
         range.take_counts(counts.unwrap_or(&nothing));
     }
     let ranges = range::settle(ranges)?;

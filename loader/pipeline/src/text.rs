@@ -16,7 +16,9 @@ where
     T: FromStr<Err: Display>,
     D: Deserializer<'de>,
 {
-    String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+    String::deserialize(from)?
+        .parse()
+        .map_err(serde::de::Error::custom)
 }
 
 /// The same for an optional value.

@@ -73,7 +73,10 @@ pub struct VerifyReport {
 /// # Errors
 /// Only what keeps it from looking: damage is reported, not returned.
 pub async fn verify(place: &Place, options: VerifyOptions) -> Result<VerifyReport, Error> {
-    let mut report = VerifyReport { offsets_proved: !options.without_data, ..VerifyReport::default() };
+    let mut report = VerifyReport {
+        offsets_proved: !options.without_data,
+        ..VerifyReport::default()
+    };
     if let Err(error) = newest_number(place).await {
         report.add_error(&error)?;
     }
@@ -97,7 +100,9 @@ pub async fn verify(place: &Place, options: VerifyOptions) -> Result<VerifyRepor
         };
         let path = place.store.uri(&place.layout.manifest(*number));
         let first = numbers.first() == Some(number);
-        report.problems.extend(check_chain(&path, &manifest, before.as_ref(), first));
+        report
+            .problems
+            .extend(check_chain(&path, &manifest, before.as_ref(), first));
         report.counts.add(&manifest.counts());
         report.accepted_gaps += manifest.accepted_gaps.len();
         if !options.newest_only || numbers.last() == Some(number) {
@@ -110,7 +115,10 @@ pub async fn verify(place: &Place, options: VerifyOptions) -> Result<VerifyRepor
 
 impl VerifyReport {
     fn add(&mut self, path: String, problem: impl Into<String>) {
-        self.problems.push(Problem { path, problem: problem.into() });
+        self.problems.push(Problem {
+            path,
+            problem: problem.into(),
+        });
     }
 
     /// Damage is a finding; an unusable store is an error.
@@ -141,11 +149,17 @@ async fn check_run(
 ) -> Result<(), Error> {
     let directory = place.layout.run(manifest.number);
     let found = list_files(place, &directory).await?;
-    let expected: BTreeMap<_, _> =
-        manifest.files.iter().map(|file| (file.path.as_str(), file)).collect();
+    let expected: BTreeMap<_, _> = manifest
+        .files
+        .iter()
+        .map(|file| (file.path.as_str(), file))
+        .collect();
     for path in found.keys() {
         if !expected.contains_key(path.as_str()) && path != MANIFEST && path != SUCCESS {
-            report.add(place.store.uri(&directory.join(path)), "is not in the manifest");
+            report.add(
+                place.store.uri(&directory.join(path)),
+                "is not in the manifest",
+            );
         }
     }
     if !found.contains_key(SUCCESS) {
@@ -156,7 +170,10 @@ async fn check_run(
         match found.get(&file.path) {
             None => report.add(uri, "is in the manifest and not there"),
             Some(length) if *length != file.bytes => {
-                report.add(uri, format!("has {length} bytes, the manifest says {}", file.bytes));
+                report.add(
+                    uri,
+                    format!("has {length} bytes, the manifest says {}", file.bytes),
+                );
             }
             Some(_) => return true,
         }
@@ -179,14 +196,21 @@ async fn check_run(
     }
     report.offsets_proved &= with_offsets;
     if with_offsets && all_there {
-        report.problems.extend(audit.finish(&place.store.uri(&directory)));
+        report
+            .problems
+            .extend(audit.finish(&place.store.uri(&directory)));
     }
     Ok(())
 }
 
 /// Sum of rows over the files of one kind, as the manifest says.
 fn rows_of(manifest: &Manifest, kind: FileKind) -> u64 {
-    manifest.files.iter().filter(|file| file.kind == kind).map(|file| file.rows).sum()
+    manifest
+        .files
+        .iter()
+        .filter(|file| file.kind == kind)
+        .map(|file| file.rows)
+        .sum()
 }
 
 /// Name of a run for messages.

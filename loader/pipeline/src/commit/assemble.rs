@@ -35,16 +35,24 @@ impl Selection {
     /// none; a packed task only if it is contiguous for all its partitions.
     #[must_use]
     pub fn choose(plan: &Plan, mut done: BTreeMap<u32, AttemptReport>) -> Self {
-        let mut selection = Self { partial: done.len() < plan.tasks.len(), ..Self::default() };
-        let mut ends: BTreeMap<_, i64> =
-            plan.partitions.iter().map(|p| ((&p.topic, p.partition), p.start)).collect();
+        let mut selection = Self {
+            partial: done.len() < plan.tasks.len(),
+            ..Self::default()
+        };
+        let mut ends: BTreeMap<_, i64> = plan
+            .partitions
+            .iter()
+            .map(|p| ((&p.topic, p.partition), p.start))
+            .collect();
         // Tasks are numbered in the order of their ranges, so one pass suffices.
         for task in &plan.tasks {
             let contiguous = task
                 .ranges
                 .iter()
                 .all(|range| ends.get(&(&range.topic, range.partition)) == Some(&range.start));
-            let Some(report) = done.remove(&task.task) else { continue };
+            let Some(report) = done.remove(&task.task) else {
+                continue;
+            };
             if !contiguous {
                 selection.partial = true;
                 continue;
@@ -69,18 +77,30 @@ impl Selection {
         }
         let most = plan.limits.max_rejected.unwrap_or(u64::MAX);
         let percent = plan.limits.max_rejected_percent;
-        #[expect(clippy::cast_precision_loss, reason = "a share, compared with a percentage")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a share, compared with a percentage"
+        )]
         let share = rejected as f64 * 100.0 / records.max(1) as f64;
         if rejected <= most && share <= percent {
             return Ok(());
         }
-        let samples =
-            self.reports.values().flat_map(|r| r.rejected_samples.iter().cloned()).take(5).collect();
+        let samples = self
+            .reports
+            .values()
+            .flat_map(|r| r.rejected_samples.iter().cloned())
+            .take(5)
+            .collect();
         let allowed = match plan.limits.max_rejected {
             Some(most) => format!("{most} and {percent} %"),
             None => format!("{percent} %"),
         };
-        Err(Error::TooManyRejected { rejected, records, allowed, samples })
+        Err(Error::TooManyRejected {
+            rejected,
+            records,
+            allowed,
+            samples,
+        })
     }
 }
 
@@ -91,14 +111,25 @@ pub fn compose(plan: &Plan, selection: &Selection, run: Uuid, base: Option<&Mani
     let mut partitions: BTreeMap<_, PartitionState> = base
         .map_or(&[][..], |manifest| &manifest.partitions)
         .iter()
-        .map(|state| (state.key.clone(), PartitionState { start: state.end, ..state.clone() }))
+        .map(|state| {
+            (
+                state.key.clone(),
+                PartitionState {
+                    start: state.end,
+                    ..state.clone()
+                },
+            )
+        })
         .collect();
     for planned in &plan.partitions {
         let key = plan.key(&planned.topic, planned.partition);
         let before = planned.previous.as_ref().and_then(|previous| {
             let cluster_id = previous.cluster_id.clone();
             // A confirmed move: the position goes on under the new cluster's id.
-            partitions.remove(&crate::manifest::PartitionKey { cluster_id, ..key.clone() })
+            partitions.remove(&crate::manifest::PartitionKey {
+                cluster_id,
+                ..key.clone()
+            })
         });
         let loaded = ranges
             .iter()
@@ -106,8 +137,11 @@ pub fn compose(plan: &Plan, selection: &Selection, run: Uuid, base: Option<&Mani
         let state = moved_state(planned, loaded, before.as_ref(), key.clone());
         partitions.insert(key, state);
     }
-    let mut files: Vec<_> =
-        selection.reports.values().flat_map(|report| report.files.values().cloned()).collect();
+    let mut files: Vec<_> = selection
+        .reports
+        .values()
+        .flat_map(|report| report.files.values().cloned())
+        .collect();
     files.sort_by(|a, b| a.path.cmp(&b.path));
     Manifest {
         number: base.map_or(RunNumber(1), |manifest| manifest.number.next()),
@@ -125,7 +159,11 @@ pub fn compose(plan: &Plan, selection: &Selection, run: Uuid, base: Option<&Mani
         accepted_gaps: plan.accepted_gaps.clone(),
         left_out: plan.left_out.clone(),
         partial: selection.partial,
-        complete_hours: if selection.partial { Vec::new() } else { plan.complete_hours.clone() },
+        complete_hours: if selection.partial {
+            Vec::new()
+        } else {
+            plan.complete_hours.clone()
+        },
         complete_before_ms: if selection.partial {
             base.and_then(|manifest| manifest.complete_before_ms)
         } else {
@@ -140,7 +178,9 @@ fn moved_state(
     before: Option<&PartitionState>,
     key: crate::manifest::PartitionKey,
 ) -> PartitionState {
-    let epoch_of_data = loaded.map(|range| range.leader_epoch).filter(|epoch| *epoch >= 0);
+    let epoch_of_data = loaded
+        .map(|range| range.leader_epoch)
+        .filter(|epoch| *epoch >= 0);
     let epoch = match (epoch_of_data, before) {
         (Some(epoch), _) => epoch,
         // Nothing was read: what was known still holds, unless the log is another one now.
@@ -159,8 +199,11 @@ fn moved_state(
 
 /// Ranges of the selected tasks, joined where one ends where the next starts.
 fn merge_ranges(selection: &Selection) -> Vec<LoadedRange> {
-    let mut all: Vec<_> =
-        selection.reports.values().flat_map(|report| report.ranges.iter().cloned()).collect();
+    let mut all: Vec<_> = selection
+        .reports
+        .values()
+        .flat_map(|report| report.ranges.iter().cloned())
+        .collect();
     all.sort_by(|a, b| (&a.topic, a.partition, a.start).cmp(&(&b.topic, b.partition, b.start)));
     let mut merged: Vec<LoadedRange> = Vec::new();
     for range in all {
@@ -196,8 +239,10 @@ pub async fn finished(
         let path = staging.paths().done(task.task).join(REPORT);
         match place.store.read(&path).await {
             Ok(bytes) => {
-                let report = sealed::unseal(&bytes)
-                    .map_err(|damage| Error::Damaged { path: path.clone(), damage })?;
+                let report = sealed::unseal(&bytes).map_err(|damage| Error::Damaged {
+                    path: path.clone(),
+                    damage,
+                })?;
                 done.insert(task.task, report);
             }
             Err(loader_store::Error::NotFound { .. }) => {}
@@ -218,7 +263,11 @@ pub async fn assemble(
     selection: &Selection,
     manifest: &Manifest,
 ) -> Result<(), Error> {
-    let assembly = Assembly { place, staging, out: staging.paths().out(manifest.number) };
+    let assembly = Assembly {
+        place,
+        staging,
+        out: staging.paths().out(manifest.number),
+    };
     assembly.take_out_directory().await?;
     failpoint!("assemble.out_made");
     assembly.move_files(selection).await?;
@@ -263,7 +312,8 @@ impl Assembly<'_> {
             let done = self.staging.paths().done(*task);
             for (name, file) in &report.files {
                 self.make_directories(&file.path, &mut made).await?;
-                self.move_file(&done.join(name), &self.out.join(&file.path), file.bytes).await?;
+                self.move_file(&done.join(name), &self.out.join(&file.path), file.bytes)
+                    .await?;
                 failpoint!("assemble.file_moved");
             }
         }
@@ -271,11 +321,7 @@ impl Assembly<'_> {
     }
 
     /// The directories between `out-N` and a file, one by one.
-    async fn make_directories(
-        &self,
-        file: &str,
-        made: &mut BTreeSet<String>,
-    ) -> Result<(), Error> {
+    async fn make_directories(&self, file: &str, made: &mut BTreeSet<String>) -> Result<(), Error> {
         for (at, _) in file.match_indices('/') {
             let directory = file.get(..at).unwrap_or_default();
             if made.insert(directory.to_owned()) {
@@ -305,9 +351,9 @@ impl Assembly<'_> {
                 path: to.clone(),
                 problem: format!("has {} bytes, the attempt wrote {length}", entry.len),
             }),
-            None if !is_there(self.place, self.staging.paths().directory()).await? => {
-                Err(self.staging.fenced_if_gone(loader_store::Error::ParentMissing { path: to.clone() }))
-            }
+            None if !is_there(self.place, self.staging.paths().directory()).await? => Err(self
+                .staging
+                .fenced_if_gone(loader_store::Error::ParentMissing { path: to.clone() })),
             None => Err(refused.into()),
         }
     }
@@ -327,8 +373,14 @@ impl Assembly<'_> {
         let store = &self.place.store;
         let staging = self.staging.paths().directory();
         let unique = Uuid::new_v4();
-        let (beside, target) = (staging.join(&format!("new-{unique}{name}")), self.out.join(name));
-        store.put(&beside, bytes).await.map_err(|e| self.staging.fenced_if_gone(e))?;
+        let (beside, target) = (
+            staging.join(&format!("new-{unique}{name}")),
+            self.out.join(name),
+        );
+        store
+            .put(&beside, bytes)
+            .await
+            .map_err(|e| self.staging.fenced_if_gone(e))?;
         failpoint!("assemble.document_beside");
         match store.rename_no_overwrite(&beside, &target).await {
             Err(loader_store::Error::AlreadyExists { .. }) => {
@@ -346,8 +398,11 @@ impl Assembly<'_> {
     /// The exact set of names and lengths in `out-N` is what the manifest says.
     async fn compare(&self, manifest: &Manifest) -> Result<(), Error> {
         let found = list_files(self.place, &self.out).await?;
-        let mut expected: BTreeMap<String, Option<u64>> =
-            manifest.files.iter().map(|file| (file.path.clone(), Some(file.bytes))).collect();
+        let mut expected: BTreeMap<String, Option<u64>> = manifest
+            .files
+            .iter()
+            .map(|file| (file.path.clone(), Some(file.bytes)))
+            .collect();
         expected.insert(MANIFEST.to_owned(), None);
         expected.insert(SUCCESS.to_owned(), Some(0));
         for (path, length) in &found {
@@ -358,7 +413,10 @@ impl Assembly<'_> {
                 Some(_) => continue,
                 None => "is not in the manifest".to_owned(),
             };
-            return Err(Error::Inconsistent { path: self.out.join(path), problem: wrong });
+            return Err(Error::Inconsistent {
+                path: self.out.join(path),
+                problem: wrong,
+            });
         }
         match expected.keys().next() {
             Some(missing) => Err(Error::Inconsistent {
@@ -374,7 +432,10 @@ impl Assembly<'_> {
 ///
 /// # Errors
 /// Whatever the store says.
-pub async fn list_files(place: &Place, directory: &StorePath) -> Result<BTreeMap<String, u64>, Error> {
+pub async fn list_files(
+    place: &Place,
+    directory: &StorePath,
+) -> Result<BTreeMap<String, u64>, Error> {
     let mut files = BTreeMap::new();
     let mut open = vec![(directory.clone(), String::new())];
     while let Some((at, prefix)) = open.pop() {

@@ -50,9 +50,9 @@ impl Dataset {
     pub async fn read(place: &Place) -> Result<Option<Self>, Error> {
         let path = place.layout.dataset();
         match place.store.read(&path).await {
-            Ok(bytes) => {
-                sealed::unseal(&bytes).map(Some).map_err(|damage| Error::Damaged { path, damage })
-            }
+            Ok(bytes) => sealed::unseal(&bytes)
+                .map(Some)
+                .map_err(|damage| Error::Damaged { path, damage }),
             Err(loader_store::Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -81,10 +81,16 @@ impl Dataset {
             what: "cannot write dataset.json".to_owned(),
             source: Some(Box::new(source)),
         })?;
-        let beside = place.layout.hidden().join(&format!("dataset-{}.json", self.uuid));
+        let beside = place
+            .layout
+            .hidden()
+            .join(&format!("dataset-{}.json", self.uuid));
         store.put(&beside, bytes).await?;
         failpoint!("dataset.beside");
-        match store.rename_no_overwrite(&beside, &place.layout.dataset()).await {
+        match store
+            .rename_no_overwrite(&beside, &place.layout.dataset())
+            .await
+        {
             Ok(()) => Ok(self),
             Err(loader_store::Error::AlreadyExists { .. }) => {
                 store.delete(&beside).await?;
@@ -114,7 +120,10 @@ impl Dataset {
             problems.extend(refused.0.iter().map(ToString::to_string));
         }
         if self.layout != LAYOUT {
-            problems.push(format!("the dataset's layout is `{}`, this build knows `{LAYOUT}`", self.layout));
+            problems.push(format!(
+                "the dataset's layout is `{}`, this build knows `{LAYOUT}`",
+                self.layout
+            ));
         }
         problems
     }
@@ -125,7 +134,10 @@ impl Dataset {
 /// # Errors
 /// The first of them that the store refuses.
 pub async fn probe(place: &Place) -> Result<(), Error> {
-    let directory = place.layout.trash().join(&format!("probe-{}", Uuid::new_v4()));
+    let directory = place
+        .layout
+        .trash()
+        .join(&format!("probe-{}", Uuid::new_v4()));
     place.store.mkdir(&directory).await?;
     let (a, b) = (directory.join("a"), directory.join("b"));
     place.store.put(&a, Bytes::from_static(b"a")).await?;
@@ -136,7 +148,8 @@ pub async fn probe(place: &Place) -> Result<(), Error> {
         Err(loader_store::Error::AlreadyExists { .. }) => Ok(()),
         Ok(()) => Err(Error::Inconsistent {
             path: b,
-            problem: "the store's rename overwrote a file; a commit needs one that refuses".to_owned(),
+            problem: "the store's rename overwrote a file; a commit needs one that refuses"
+                .to_owned(),
         }),
         Err(error) => Err(error.into()),
     }

@@ -86,8 +86,10 @@ pub async fn read_manifest(place: &Place, number: RunNumber) -> Result<Manifest,
         }
         read => read?,
     };
-    let manifest: Manifest = sealed::unseal(&bytes)
-        .map_err(|damage| Error::Damaged { path: path.clone(), damage })?;
+    let manifest: Manifest = sealed::unseal(&bytes).map_err(|damage| Error::Damaged {
+        path: path.clone(),
+        damage,
+    })?;
     if manifest.number != number {
         return Err(Error::Inconsistent {
             path,
@@ -103,17 +105,24 @@ async fn read_last(place: &Place) -> Result<Option<RunNumber>, Error> {
     match place.store.read(&path).await {
         // An empty file is what a killed `replace` may leave on HDFS: no bound, no harm.
         Ok(text) if text.is_empty() => Ok(None),
-        Ok(text) => parse_last(&text).map(Some).ok_or_else(|| Error::Inconsistent {
-            path,
-            problem: "holds no run number; delete it if the runs are complete".to_owned(),
-        }),
+        Ok(text) => parse_last(&text)
+            .map(Some)
+            .ok_or_else(|| Error::Inconsistent {
+                path,
+                problem: "holds no run number; delete it if the runs are complete".to_owned(),
+            }),
         Err(loader_store::Error::NotFound { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
 fn parse_last(text: &[u8]) -> Option<RunNumber> {
-    std::str::from_utf8(text).ok()?.trim().parse().ok().map(RunNumber)
+    std::str::from_utf8(text)
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+        .map(RunNumber)
 }
 
 /// Raises `last`. Advisory: an error here never fails a run that is published.

@@ -40,7 +40,12 @@ pub async fn publish(
     selection: &Selection,
     base: Option<Manifest>,
 ) -> Result<Manifest, Error> {
-    let mut publisher = Publisher { place, staging, plan, selection };
+    let mut publisher = Publisher {
+        place,
+        staging,
+        plan,
+        selection,
+    };
     let manifest = publisher.run(base).await?;
     failpoint!("publish.after");
     write_last(place, manifest.number).await;
@@ -80,7 +85,9 @@ impl Publisher<'_> {
                 }
             }
         }
-        Err(Error::Fenced { what: format!("other runs came first {MAX_RENAMES} times") })
+        Err(Error::Fenced {
+            what: format!("other runs came first {MAX_RENAMES} times"),
+        })
     }
 
     /// Checks that the plan continues `base`, and assembles the run on top of it.
@@ -94,7 +101,9 @@ impl Publisher<'_> {
                 && crate::schema::check_change(&manifest.schema, &self.plan.schema).is_err()
         });
         if schema_moved {
-            return Err(Error::Fenced { what: "another run changed the columns".to_owned() });
+            return Err(Error::Fenced {
+                what: "another run changed the columns".to_owned(),
+            });
         }
         let manifest = compose(self.plan, self.selection, self.staging.run(), base);
         assemble(self.place, self.staging, self.selection, &manifest).await?;
@@ -103,7 +112,10 @@ impl Publisher<'_> {
 
     async fn rename(&self, manifest: &Manifest) -> Result<Outcome, Error> {
         let number = manifest.number;
-        let (out, target) = (self.staging.paths().out(number), self.place.layout.run(number));
+        let (out, target) = (
+            self.staging.paths().out(number),
+            self.place.layout.run(number),
+        );
         failpoint!("publish.before");
         let refused = match self.place.store.rename_no_overwrite(&out, &target).await {
             Ok(()) => return Ok(Outcome::Published(number)),
@@ -124,7 +136,12 @@ impl Publisher<'_> {
     async fn settle(&self, number: RunNumber) -> Result<Outcome, Error> {
         let name = format!("settle-{}", Uuid::new_v4());
         let probe = self.staging.paths().directory().join(&name);
-        match self.place.store.put(&probe, Bytes::from_static(b"\n")).await {
+        match self
+            .place
+            .store
+            .put(&probe, Bytes::from_static(b"\n"))
+            .await
+        {
             Err(loader_store::Error::ParentMissing { .. }) => return self.look_for_ours().await,
             put => put?,
         }
@@ -140,7 +157,11 @@ impl Publisher<'_> {
 
     async fn look_at_target(&self, number: RunNumber) -> Result<Outcome, Error> {
         let theirs = read_manifest(self.place, number).await?;
-        Ok(if theirs.uuid == self.staging.run() { Outcome::Published(number) } else { Outcome::Taken })
+        Ok(if theirs.uuid == self.staging.run() {
+            Outcome::Published(number)
+        } else {
+            Outcome::Taken
+        })
     }
 
     /// The source of the rename is gone: published under some number, or taken over by another driver.
@@ -155,7 +176,10 @@ impl Publisher<'_> {
             }
         }
         Err(Error::Fenced {
-            what: format!("{} was taken over or cleared away", self.staging.paths().directory()),
+            what: format!(
+                "{} was taken over or cleared away",
+                self.staging.paths().directory()
+            ),
         })
     }
 }

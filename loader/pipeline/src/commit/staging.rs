@@ -48,9 +48,20 @@ impl Staging {
         }
         failpoint!("staging.made");
         let made = place.store.stat(paths.directory()).await?;
-        let made_at_ms = made.map(|entry| entry.modified_ms).ok_or_else(|| taken_over(&paths))?;
-        let staging = Self { place: place.clone(), run, paths, made_at_ms, lease: None };
-        place.store.put(&staging.paths.lease(), lease_text()).await?;
+        let made_at_ms = made
+            .map(|entry| entry.modified_ms)
+            .ok_or_else(|| taken_over(&paths))?;
+        let staging = Self {
+            place: place.clone(),
+            run,
+            paths,
+            made_at_ms,
+            lease: None,
+        };
+        place
+            .store
+            .put(&staging.paths.lease(), lease_text())
+            .await?;
         Ok(staging)
     }
 
@@ -81,9 +92,17 @@ impl Staging {
     pub async fn write_plan(&self, plan: &Plan) -> Result<(), Error> {
         failpoint!("plan.before_write");
         let bytes = sealed::seal(plan).map_err(internal)?;
-        self.place.store.put(&self.paths.plan(), bytes).await.map_err(|e| self.fenced_if_gone(e))?;
+        self.place
+            .store
+            .put(&self.paths.plan(), bytes)
+            .await
+            .map_err(|e| self.fenced_if_gone(e))?;
         failpoint!("plan.written");
-        self.place.store.mkdir(&self.paths.tasks()).await.map_err(|e| self.fenced_if_gone(e))?;
+        self.place
+            .store
+            .mkdir(&self.paths.tasks())
+            .await
+            .map_err(|e| self.fenced_if_gone(e))?;
         Ok(())
     }
 
@@ -138,7 +157,12 @@ impl Staging {
             let run = Uuid::new_v4();
             let paths = self.place.layout.staging(run);
             failpoint!("takeover.before_claim");
-            match self.place.store.rename_no_overwrite(&dead.path, paths.directory()).await {
+            match self
+                .place
+                .store
+                .rename_no_overwrite(&dead.path, paths.directory())
+                .await
+            {
                 Ok(()) => {}
                 Err(error) => {
                     // Won by another driver, or unknown: either way it is not ours to use.
@@ -150,7 +174,13 @@ impl Staging {
             let made_at_ms = self.made_at_ms;
             let place = self.place.clone();
             self.discard().await;
-            let staging = Self { place, run, paths, made_at_ms, lease: None };
+            let staging = Self {
+                place,
+                run,
+                paths,
+                made_at_ms,
+                lease: None,
+            };
             staging
                 .place
                 .store
@@ -188,14 +218,22 @@ impl Staging {
     /// Staging directories whose lease is stale, oldest first.
     async fn dead(&self, timeout: Duration) -> Result<Vec<Entry>, Error> {
         let mut dead = Vec::new();
-        for entry in self.place.store.list(&self.place.layout.all_staging()).await? {
+        for entry in self
+            .place
+            .store
+            .list(&self.place.layout.all_staging())
+            .await?
+        {
             if entry.path == *self.paths.directory() {
                 continue;
             }
             let lease = StagingLayout::at(entry.path.clone()).lease();
             let (lease, plan) = (
                 self.place.store.stat(&lease).await?,
-                self.place.store.stat(&StagingLayout::at(entry.path.clone()).plan()).await?,
+                self.place
+                    .store
+                    .stat(&StagingLayout::at(entry.path.clone()).plan())
+                    .await?,
             );
             let is_dead = match (&lease, &plan) {
                 (Some(lease), _) => self.age(lease) >= timeout,
@@ -233,7 +271,9 @@ pub(crate) fn fenced_if_gone(paths: &StagingLayout, error: loader_store::Error) 
 }
 
 fn taken_over(paths: &StagingLayout) -> Error {
-    Error::Fenced { what: format!("{} was taken over or cleared away", paths.directory()) }
+    Error::Fenced {
+        what: format!("{} was taken over or cleared away", paths.directory()),
+    }
 }
 
 /// The plan stored in a staging directory, if there is a sound one.
@@ -305,7 +345,10 @@ impl Lease {
     fn keep(place: &Place, path: StorePath, every: Duration) -> Self {
         let lost = CancellationToken::new();
         let heartbeat = heartbeat(Arc::clone(&place.store), path, every, lost.clone());
-        Self { lost, _heartbeat: crate::spawn(heartbeat) }
+        Self {
+            lost,
+            _heartbeat: crate::spawn(heartbeat),
+        }
     }
 }
 

@@ -141,7 +141,7 @@ fn describe(fault: Fault, value: &[u8], path: &[String]) -> String {
         FaultKind::Blank => "the value is blank".to_owned(),
         FaultKind::NotAnObject => format!("not a JSON object but `{}`", excerpt(value, at)),
         FaultKind::Utf8 => format!("not UTF-8 at byte {at}"),
-        FaultKind::Truncated => format!("the JSON ends early, at byte {at}"),
+        FaultKind::Truncated => format!("the JSON ends early, at byte {}", value.len()),
         FaultKind::Trailing => {
             format!(
                 "something follows the JSON object at byte {at}: `{}`",
@@ -155,7 +155,15 @@ fn describe(fault: Fault, value: &[u8], path: &[String]) -> String {
             )
         }
         FaultKind::TooDeep => format!("nested more than {MAX_DEPTH} deep at byte {at}"),
-        FaultKind::DuplicateKey => format!("key `{}` appears twice", excerpt(value, at)),
+        FaultKind::DuplicateKey if column.is_empty() => {
+            format!("key `{}` appears twice", excerpt(value, at))
+        }
+        FaultKind::DuplicateKey => {
+            format!(
+                "column {column}holds the key `{}` twice",
+                excerpt(value, at)
+            )
+        }
         FaultKind::Null => format!("column {column}is required but null"),
         FaultKind::Missing => format!("column {column}is required but its field is missing"),
         FaultKind::NotA(wanted) => {
@@ -212,5 +220,7 @@ fn excerpt(value: &[u8], at: usize) -> String {
     short
 }
 
+#[cfg(test)]
+mod random;
 #[cfg(test)]
 mod tests;

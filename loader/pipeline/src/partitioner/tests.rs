@@ -13,11 +13,17 @@ const DAY: i64 = 24 * HOUR;
 
 fn schema(columns: &[(&str, &str)]) -> TableSchema {
     let column = |(name, text): &(&str, &str)| Column::new(*name, text.parse().unwrap());
-    TableSchema { columns: columns.iter().map(column).collect(), ..TableSchema::default() }
+    TableSchema {
+        columns: columns.iter().map(column).collect(),
+        ..TableSchema::default()
+    }
 }
 
 fn by(column: &str, unit: TimeUnit) -> EventTimeSource {
-    EventTimeSource::Column { column: column.to_owned(), unit }
+    EventTimeSource::Column {
+        column: column.to_owned(),
+        unit,
+    }
 }
 
 /// Directories (or reasons) of rows given as JSON, with their record timestamps.
@@ -38,7 +44,10 @@ fn place(schema: &TableSchema, grouping: &Grouping, rows: &[(&str, i64)]) -> Vec
             return reason.clone();
         }
         let source = found.source_of_row[row];
-        format!("{} from {source}", found.directories[usize::try_from(*group).unwrap()])
+        format!(
+            "{} from {source}",
+            found.directories[usize::try_from(*group).unwrap()]
+        )
     });
     shown.collect()
 }
@@ -57,30 +66,110 @@ fn every_unusable_or_unlikely_time_has_its_place() {
     let before = "is before the window's bound 2026-10-31T13:05:09.25Z (max_past)";
     let after = "is after the window's bound 2026-12-01T13:05:09.25Z (max_future)";
     for (row, record_timestamp, expected) in [
-        (r#"{"ts":1796043909250}"#, 1, "dt=2026-11-30/hour=13 from 0".to_owned()),
-        (r#"{"ts":null}"#, NOW, "dt=2026-11-30/hour=13 from 2".to_owned()),
+        (
+            r#"{"ts":1796043909250}"#,
+            1,
+            "dt=2026-11-30/hour=13 from 0".to_owned(),
+        ),
+        (
+            r#"{"ts":null}"#,
+            NOW,
+            "dt=2026-11-30/hour=13 from 2".to_owned(),
+        ),
         (r#"{}"#, NOW, "dt=2026-11-30/hour=13 from 2".to_owned()),
-        (r#"{"ts":-1}"#, NOW, "dt=2026-11-30/hour=13 from 2".to_owned()),
-        (r#"{"ts":0}"#, NOW, "dt=2026-11-30/hour=13 from 2".to_owned()),
-        (r#"{"text":""}"#, NOW, "dt=2026-11-30/hour=13 from 2".to_owned()),
-        (r#"{"text":"abc"}"#, NOW, "dt=2026-11-30/hour=13 from 2".to_owned()),
-        (r#"{"text":"99999-01-01T00:00:00Z"}"#, NOW, "dt=2026-11-30/hour=13 from 2".to_owned()),
-        (r#"{"text":"2026-11-29T00:30:00+01:00"}"#, NOW, "dt=2026-11-28/hour=23 from 1".to_owned()),
-        (r#"{"ts":0,"text":""}"#, -1, format!("dt={DEFAULT_PARTITION}/hour={DEFAULT_PARTITION} from 3")),
-        (r#"{}"#, 0, format!("dt={DEFAULT_PARTITION}/hour={DEFAULT_PARTITION} from 3")),
-        (r#"{"ts":1}"#, NOW, format!("the event time 1970-01-01T00:00:00.001Z (column `ts`) {before}")),
+        (
+            r#"{"ts":-1}"#,
+            NOW,
+            "dt=2026-11-30/hour=13 from 2".to_owned(),
+        ),
+        (
+            r#"{"ts":0}"#,
+            NOW,
+            "dt=2026-11-30/hour=13 from 2".to_owned(),
+        ),
+        (
+            r#"{"text":""}"#,
+            NOW,
+            "dt=2026-11-30/hour=13 from 2".to_owned(),
+        ),
+        (
+            r#"{"text":"abc"}"#,
+            NOW,
+            "dt=2026-11-30/hour=13 from 2".to_owned(),
+        ),
+        (
+            r#"{"text":"99999-01-01T00:00:00Z"}"#,
+            NOW,
+            "dt=2026-11-30/hour=13 from 2".to_owned(),
+        ),
+        (
+            r#"{"text":"2026-11-29T00:30:00+01:00"}"#,
+            NOW,
+            "dt=2026-11-28/hour=23 from 1".to_owned(),
+        ),
+        (
+            r#"{"ts":0,"text":""}"#,
+            -1,
+            format!("dt={DEFAULT_PARTITION}/hour={DEFAULT_PARTITION} from 3"),
+        ),
+        (
+            r#"{}"#,
+            0,
+            format!("dt={DEFAULT_PARTITION}/hour={DEFAULT_PARTITION} from 3"),
+        ),
+        (
+            r#"{"ts":1}"#,
+            NOW,
+            format!("the event time 1970-01-01T00:00:00.001Z (column `ts`) {before}"),
+        ),
         // Seconds, and microseconds, where milliseconds were meant.
-        (r#"{"ts":1796043909}"#, NOW, format!("the event time 1970-01-21T18:54:03.909Z (column `ts`) {before}")),
-        (r#"{"ts":1796043909250000}"#, NOW, format!("the event time 1796043909250000 ms since 1970 (column `ts`) {after}")),
+        (
+            r#"{"ts":1796043909}"#,
+            NOW,
+            format!("the event time 1970-01-21T18:54:03.909Z (column `ts`) {before}"),
+        ),
+        (
+            r#"{"ts":1796043909250000}"#,
+            NOW,
+            format!("the event time 1796043909250000 ms since 1970 (column `ts`) {after}"),
+        ),
         // Year 99999, and 2099.
-        (r#"{"ts":3093527980799000}"#, NOW, format!("the event time 3093527980799000 ms since 1970 (column `ts`) {after}")),
-        (r#"{"ts":4070908800000}"#, NOW, format!("the event time 2099-01-01T00:00:00Z (column `ts`) {after}")),
-        (r#"{"ts":-2}"#, NOW, format!("the event time 1969-12-31T23:59:59.998Z (column `ts`) {before}")),
-        (r#"{"text":"1970-01-01T00:00:00Z"}"#, NOW, format!("the event time 1970-01-01T00:00:00Z (column `text`) {before}")),
-        (r#"{}"#, 5, format!("the event time 1970-01-01T00:00:00.005Z (record timestamp) {before}")),
-        (r#"{"ts":9223372036854775807}"#, NOW, format!("the event time 9223372036854775807 ms since 1970 (column `ts`) {after}")),
+        (
+            r#"{"ts":3093527980799000}"#,
+            NOW,
+            format!("the event time 3093527980799000 ms since 1970 (column `ts`) {after}"),
+        ),
+        (
+            r#"{"ts":4070908800000}"#,
+            NOW,
+            format!("the event time 2099-01-01T00:00:00Z (column `ts`) {after}"),
+        ),
+        (
+            r#"{"ts":-2}"#,
+            NOW,
+            format!("the event time 1969-12-31T23:59:59.998Z (column `ts`) {before}"),
+        ),
+        (
+            r#"{"text":"1970-01-01T00:00:00Z"}"#,
+            NOW,
+            format!("the event time 1970-01-01T00:00:00Z (column `text`) {before}"),
+        ),
+        (
+            r#"{}"#,
+            5,
+            format!("the event time 1970-01-01T00:00:00.005Z (record timestamp) {before}"),
+        ),
+        (
+            r#"{"ts":9223372036854775807}"#,
+            NOW,
+            format!("the event time 9223372036854775807 ms since 1970 (column `ts`) {after}"),
+        ),
     ] {
-        assert_eq!(place(&schema, &grouping, &[(row, record_timestamp)]), [expected], "{row}");
+        assert_eq!(
+            place(&schema, &grouping, &[(row, record_timestamp)]),
+            [expected],
+            "{row}"
+        );
     }
 }
 
@@ -89,7 +178,10 @@ fn window_bounds_are_inclusive() {
     let schema = schema(&[]);
     let rows = [NOW - 30 * DAY, NOW - 30 * DAY - 1, NOW + DAY, NOW + DAY + 1];
     let placed = place(&schema, &Grouping::default(), &rows.map(|at| ("{}", at)));
-    let rejected: Vec<bool> = placed.iter().map(|text| text.starts_with("the event")).collect();
+    let rejected: Vec<bool> = placed
+        .iter()
+        .map(|text| text.starts_with("the event"))
+        .collect();
     assert_eq!(rejected, [false, true, false, true], "{placed:?}");
 }
 
@@ -105,27 +197,67 @@ fn units_and_types_of_event_times_agree() {
     ]);
     for (source, row, hour) in [
         (by("s", TimeUnit::Seconds), r#"{"s":1796043909}"#, "13"),
-        (by("us", TimeUnit::Microseconds), r#"{"us":1796043909250999}"#, "13"),
-        (by("small", TimeUnit::Seconds), r#"{"small":1796043909}"#, "13"),
-        (by("tms", TimeUnit::Milliseconds), r#"{"tms":1796043909250}"#, "13"),
-        (by("tus", TimeUnit::Milliseconds), r#"{"tus":"2026-11-30T13:05:09.000001Z"}"#, "13"),
-        (by("day", TimeUnit::Milliseconds), r#"{"day":"2026-11-30"}"#, "00"),
+        (
+            by("us", TimeUnit::Microseconds),
+            r#"{"us":1796043909250999}"#,
+            "13",
+        ),
+        (
+            by("small", TimeUnit::Seconds),
+            r#"{"small":1796043909}"#,
+            "13",
+        ),
+        (
+            by("tms", TimeUnit::Milliseconds),
+            r#"{"tms":1796043909250}"#,
+            "13",
+        ),
+        (
+            by("tus", TimeUnit::Milliseconds),
+            r#"{"tus":"2026-11-30T13:05:09.000001Z"}"#,
+            "13",
+        ),
+        (
+            by("day", TimeUnit::Milliseconds),
+            r#"{"day":"2026-11-30"}"#,
+            "00",
+        ),
     ] {
-        let grouping = Grouping { event_time: vec![source], ..Grouping::default() };
+        let grouping = Grouping {
+            event_time: vec![source],
+            ..Grouping::default()
+        };
         let placed = place(&schema, &grouping, &[(row, -1)]);
-        assert_eq!(placed, [format!("dt=2026-11-30/hour={hour} from 0")], "{row}");
+        assert_eq!(
+            placed,
+            [format!("dt=2026-11-30/hour={hour} from 0")],
+            "{row}"
+        );
     }
-    let seconds = Grouping { event_time: vec![by("s", TimeUnit::Seconds)], ..Grouping::default() };
+    let seconds = Grouping {
+        event_time: vec![by("s", TimeUnit::Seconds)],
+        ..Grouping::default()
+    };
     let placed = place(&schema, &seconds, &[(r#"{"s":9223372036854775807}"#, -1)]);
     assert_eq!(placed, ["the event time (column `s`) is beyond all years"]);
 }
 
 #[test]
 fn columns_make_directories_with_hive_escapes() {
-    let schema = schema(&[("c", "string"), ("n", "int32"), ("b", "boolean"), ("d", "date")]);
+    let schema = schema(&[
+        ("c", "string"),
+        ("n", "int32"),
+        ("b", "boolean"),
+        ("d", "date"),
+    ]);
     let keys = [("kc", "c"), ("kn", "n"), ("kb", "b"), ("kd", "d")];
-    let keys = keys.map(|(name, column)| GroupKey::column(name, column)).into();
-    let grouping = Grouping { keys, ..Grouping::default() };
+    let keys = keys
+        .map(|(name, column)| GroupKey::column(name, column))
+        .into();
+    let grouping = Grouping {
+        keys,
+        ..Grouping::default()
+    };
     let placed = place(
         &schema,
         &grouping,
@@ -138,14 +270,29 @@ fn columns_make_directories_with_hive_escapes() {
         ],
     );
     let none = DEFAULT_PARTITION;
-    assert_eq!(placed[0], "kc=a%2Fb%3Dc%3Ad%25/kn=-5/kb=true/kd=2026-11-30 from 1");
-    assert_eq!(placed[1], format!("kc={none}/kn={none}/kb=false/kd={none} from 1"));
-    assert_eq!(placed[2], format!("kc=..%2F../kn=1/kb={none}/kd={none} from 1"));
+    assert_eq!(
+        placed[0],
+        "kc=a%2Fb%3Dc%3Ad%25/kn=-5/kb=true/kd=2026-11-30 from 1"
+    );
+    assert_eq!(
+        placed[1],
+        format!("kc={none}/kn={none}/kb=false/kd={none} from 1")
+    );
+    assert_eq!(
+        placed[2],
+        format!("kc=..%2F../kn=1/kb={none}/kd={none} from 1")
+    );
     assert_eq!(placed[3], placed[0]);
-    assert_eq!(placed[4], format!("kc=é x%00%7F/kn={none}/kb={none}/kd={none} from 1"));
+    assert_eq!(
+        placed[4],
+        format!("kc=é x%00%7F/kn={none}/kb={none}/kd={none} from 1")
+    );
     let long = format!("{{\"c\":\"{}\"}}", "/".repeat(85));
     let placed = place(&schema, &grouping, &[(&long, -1)]);
-    assert_eq!(placed, ["the directory for `kc` would need 258 bytes, more than 255"]);
+    assert_eq!(
+        placed,
+        ["the directory for `kc` would need 258 bytes, more than 255"]
+    );
 }
 
 #[test]
@@ -156,8 +303,15 @@ fn times_and_columns_mix_in_the_order_of_the_keys() {
         GroupKey::column("kc", "c"),
         GroupKey::time("at", "%H:%M"),
     ];
-    let grouping = Grouping { keys, ..Grouping::default() };
-    let placed = place(&schema, &grouping, &[(r#"{"c":"x"}"#, NOW), (r#"{"c":"y"}"#, NOW), ("{}", -1)]);
+    let grouping = Grouping {
+        keys,
+        ..Grouping::default()
+    };
+    let placed = place(
+        &schema,
+        &grouping,
+        &[(r#"{"c":"x"}"#, NOW), (r#"{"c":"y"}"#, NOW), ("{}", -1)],
+    );
     let none = DEFAULT_PARTITION;
     assert_eq!(placed[0], "dt=2026-11-30/kc=x/at=13%3A05 from 0");
     assert_eq!(placed[1], "dt=2026-11-30/kc=y/at=13%3A05 from 0");
@@ -166,7 +320,11 @@ fn times_and_columns_mix_in_the_order_of_the_keys() {
 
 #[test]
 fn ungrouped_rows_are_not_judged_by_their_time() {
-    let placed = place(&schema(&[]), &Grouping::none(), &[("{}", NOW), ("{}", 5), ("{}", -1)]);
+    let placed = place(
+        &schema(&[]),
+        &Grouping::none(),
+        &[("{}", NOW), ("{}", 5), ("{}", -1)],
+    );
     assert_eq!(placed, [" from 0", " from 1", " from 1"]);
 }
 
@@ -174,14 +332,46 @@ fn ungrouped_rows_are_not_judged_by_their_time() {
 fn zones_follow_their_rules_on_every_side_of_a_change() {
     // 2026-10-25 01:00 UTC is the end of summer time in Berlin; half-hour zones shift hours.
     for (zone, time, expected) in [
-        ("Europe/Berlin", "2026-10-24T23:59:59Z", "dt=2026-10-25/hour=01"),
-        ("Europe/Berlin", "2026-10-25T00:59:59.999Z", "dt=2026-10-25/hour=02"),
-        ("Europe/Berlin", "2026-10-25T01:00:00Z", "dt=2026-10-25/hour=02"),
-        ("Europe/Berlin", "2026-10-25T02:00:00Z", "dt=2026-10-25/hour=03"),
-        ("Asia/Kolkata", "2026-11-30T18:29:59Z", "dt=2026-11-30/hour=23"),
-        ("Asia/Kolkata", "2026-11-30T18:30:00Z", "dt=2026-12-01/hour=00"),
-        ("Australia/Lord_Howe", "2026-10-03T15:29:59Z", "dt=2026-10-04/hour=01"),
-        ("Australia/Lord_Howe", "2026-10-03T15:30:00Z", "dt=2026-10-04/hour=02"),
+        (
+            "Europe/Berlin",
+            "2026-10-24T23:59:59Z",
+            "dt=2026-10-25/hour=01",
+        ),
+        (
+            "Europe/Berlin",
+            "2026-10-25T00:59:59.999Z",
+            "dt=2026-10-25/hour=02",
+        ),
+        (
+            "Europe/Berlin",
+            "2026-10-25T01:00:00Z",
+            "dt=2026-10-25/hour=02",
+        ),
+        (
+            "Europe/Berlin",
+            "2026-10-25T02:00:00Z",
+            "dt=2026-10-25/hour=03",
+        ),
+        (
+            "Asia/Kolkata",
+            "2026-11-30T18:29:59Z",
+            "dt=2026-11-30/hour=23",
+        ),
+        (
+            "Asia/Kolkata",
+            "2026-11-30T18:30:00Z",
+            "dt=2026-12-01/hour=00",
+        ),
+        (
+            "Australia/Lord_Howe",
+            "2026-10-03T15:29:59Z",
+            "dt=2026-10-04/hour=01",
+        ),
+        (
+            "Australia/Lord_Howe",
+            "2026-10-03T15:30:00Z",
+            "dt=2026-10-04/hour=02",
+        ),
     ] {
         let grouping = Grouping {
             zone: zone.to_owned(),
@@ -198,7 +388,10 @@ fn zones_follow_their_rules_on_every_side_of_a_change() {
 
 #[test]
 fn cached_segments_equal_fresh_ones() {
-    let formats = vec![("dt".to_owned(), "%Y-%m-%d".to_owned()), ("m".to_owned(), "%j %H%M".to_owned())];
+    let formats = vec![
+        ("dt".to_owned(), "%Y-%m-%d".to_owned()),
+        ("m".to_owned(), "%j %H%M".to_owned()),
+    ];
     for zone in ["UTC", "America/St_Johns", "Australia/Lord_Howe"] {
         let zone = time_zone(zone).unwrap();
         let mut cached = TimeSegments::new(formats.clone(), zone.clone());
@@ -208,18 +401,30 @@ fn cached_segments_equal_fresh_ones() {
             let number = cached.find(at).unwrap();
             let mut fresh = TimeSegments::new(formats.clone(), zone.clone());
             let fresh_number = fresh.find(at).unwrap();
-            assert_eq!(cached.segments(number), fresh.segments(fresh_number), "{at}");
+            assert_eq!(
+                cached.segments(number),
+                fresh.segments(fresh_number),
+                "{at}"
+            );
             let utc = Timestamp::from_millisecond(at).unwrap();
             let local = zone.to_datetime(utc);
-            assert_eq!(cached.segments(number)[0], segment("dt", &local.date().to_string()));
+            assert_eq!(
+                cached.segments(number)[0],
+                segment("dt", &local.date().to_string())
+            );
         }
     }
 }
 
 #[test]
 fn thousands_of_hours_make_as_many_groups() {
-    let grouping = Grouping { max_past: Period::days(1_000), ..Grouping::default() };
-    let rows: Vec<_> = (0..10_000).map(|n| ("{}", NOW - (n * 7_919 % 5_000) * HOUR)).collect();
+    let grouping = Grouping {
+        max_past: Period::days(1_000),
+        ..Grouping::default()
+    };
+    let rows: Vec<_> = (0..10_000)
+        .map(|n| ("{}", NOW - (n * 7_919 % 5_000) * HOUR))
+        .collect();
     let placed = place(&schema(&[]), &grouping, &rows);
     let distinct: std::collections::HashSet<_> = placed.iter().collect();
     assert_eq!(distinct.len(), 5_000);
@@ -244,17 +449,25 @@ fn job_file_form_round_trips_and_defaults() {
     assert_eq!(grouping.max_future, Period::days(1));
     let again = serde_json::to_string(&grouping).unwrap();
     assert_eq!(serde_json::from_str::<Grouping>(&again).unwrap(), grouping);
-    assert_eq!(serde_json::from_str::<Grouping>("{}").unwrap(), Grouping::default());
+    assert_eq!(
+        serde_json::from_str::<Grouping>("{}").unwrap(),
+        Grouping::default()
+    );
     assert!(serde_json::from_str::<Grouping>(r#"{"max_pats":"1d"}"#).is_err());
     let wrong_unit = json.replace("\"s\"", "\"h\"");
-    let error = serde_json::from_str::<Grouping>(&wrong_unit).unwrap_err().to_string();
+    let error = serde_json::from_str::<Grouping>(&wrong_unit)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("an event_time source is"), "{error}");
 }
 
 #[test]
 fn every_problem_of_a_grouping_is_reported() {
     let schema = schema(&[("x", "float64"), ("ts", "timestamp_ms")]);
-    let both = GroupKey { column: Some("x".to_owned()), ..GroupKey::time("b", "%Y") };
+    let both = GroupKey {
+        column: Some("x".to_owned()),
+        ..GroupKey::time("b", "%Y")
+    };
     let grouping = Grouping {
         keys: vec![
             GroupKey::time("_dt", "%Y"),
@@ -263,7 +476,11 @@ fn every_problem_of_a_grouping_is_reported() {
             GroupKey::column("k", "nope"),
             both,
         ],
-        event_time: vec![by("missing", TimeUnit::Seconds), by("ts", TimeUnit::Seconds), by("x", TimeUnit::Milliseconds)],
+        event_time: vec![
+            by("missing", TimeUnit::Seconds),
+            by("ts", TimeUnit::Seconds),
+            by("x", TimeUnit::Milliseconds),
+        ],
         zone: "Mars/Olympus".to_owned(),
         ..Grouping::default()
     };

@@ -32,7 +32,12 @@ pub(super) fn decide(request: &PlanRequest<'_>) -> Result<Positions, Error> {
                     reason: reason.clone(),
                 }),
                 Ok(log) => {
-                    let at = At { topic, partition: partition.partition, log, request };
+                    let at = At {
+                        topic,
+                        partition: partition.partition,
+                        log,
+                        request,
+                    };
                     match at.decide(previous, known.topic_is_new(&topic.topic)) {
                         Decision::Go(planned) => positions.partitions.push(planned),
                         Decision::Jump(planned, gap) => {
@@ -48,7 +53,9 @@ pub(super) fn decide(request: &PlanRequest<'_>) -> Result<Positions, Error> {
     if !lost.is_empty() {
         return Err(Error::OffsetsGone { lost });
     }
-    positions.partitions.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
+    positions
+        .partitions
+        .sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
     Ok(positions)
 }
 
@@ -62,7 +69,9 @@ impl<'a> Known<'a> {
         let ours = &request.source.cluster_id;
         let continued = request.job.source.continues_cluster.as_ref();
         let mut states = BTreeMap::new();
-        let all = request.newest.map_or(&[][..], |manifest| &manifest.partitions);
+        let all = request
+            .newest
+            .map_or(&[][..], |manifest| &manifest.partitions);
         for state in all.iter().filter(|s| Some(&s.key.cluster_id) == continued) {
             states.insert((&state.key.topic, state.key.partition), state);
         }
@@ -83,9 +92,19 @@ impl<'a> Known<'a> {
         request: &PlanRequest<'_>,
         state: &PartitionState,
     ) -> Result<(), Error> {
-        let Some(topic_id) = state.topic_id else { return Ok(()) };
-        let moved = request.source.topics.iter().any(|t| t.topic_id == Some(topic_id));
-        if moved && !self.states.contains_key(&(&state.key.topic, state.key.partition)) {
+        let Some(topic_id) = state.topic_id else {
+            return Ok(());
+        };
+        let moved = request
+            .source
+            .topics
+            .iter()
+            .any(|t| t.topic_id == Some(topic_id));
+        if moved
+            && !self
+                .states
+                .contains_key(&(&state.key.topic, state.key.partition))
+        {
             return Err(Error::Config {
                 problems: vec![format!(
                     "topic {} (id {topic_id}) was loaded into this dataset from cluster `{}`, and the \
@@ -111,8 +130,12 @@ impl<'a> Known<'a> {
 
     /// Topics that exist no more: lost if they were loaded, a mistake in the job if they never were.
     fn missing_topics(&self, request: &PlanRequest<'_>) -> Result<Vec<LostOffsets>, Error> {
-        let (new, gone): (Vec<_>, Vec<_>) =
-            request.source.missing.iter().cloned().partition(|topic| self.topic_is_new(topic));
+        let (new, gone): (Vec<_>, Vec<_>) = request
+            .source
+            .missing
+            .iter()
+            .cloned()
+            .partition(|topic| self.topic_is_new(topic));
         if !new.is_empty() {
             return Err(Error::UnknownTopics { topics: new });
         }
@@ -131,7 +154,12 @@ impl<'a> Known<'a> {
         self.states
             .values()
             .filter(|state| state.key.topic == topic.topic)
-            .filter(|state| !topic.partitions.iter().any(|p| p.partition == state.key.partition))
+            .filter(|state| {
+                !topic
+                    .partitions
+                    .iter()
+                    .any(|p| p.partition == state.key.partition)
+            })
             .map(|state| LostOffsets::PartitionGone {
                 topic: state.key.topic.clone(),
                 partition: state.key.partition,
@@ -159,8 +187,14 @@ impl At<'_> {
     fn decide(&self, previous: Option<&PartitionState>, topic_is_new: bool) -> Decision {
         let Some(previous) = previous else {
             // I7: only a topic's first sight asks the job where to start.
-            let asked = if topic_is_new { self.log.start_at } else { None };
-            let start = asked.unwrap_or(self.log.earliest).clamp(self.log.earliest, self.log.end);
+            let asked = if topic_is_new {
+                self.log.start_at
+            } else {
+                None
+            };
+            let start = asked
+                .unwrap_or(self.log.earliest)
+                .clamp(self.log.earliest, self.log.end);
             return Decision::Go(self.planned(None, start));
         };
         match self.break_after(previous) {
@@ -196,7 +230,11 @@ impl At<'_> {
             return Some((GapReason::TopicRecreated, log.earliest));
         }
         if let Some(epoch) = log.previous_epoch {
-            let known_until = if epoch.leader_epoch < 0 { -1 } else { epoch.end_offset };
+            let known_until = if epoch.leader_epoch < 0 {
+                -1
+            } else {
+                epoch.end_offset
+            };
             if known_until < previous.end {
                 let resume = known_until.clamp(log.earliest, log.end.max(log.earliest));
                 return Some((GapReason::Truncation, resume));
@@ -210,7 +248,9 @@ impl At<'_> {
 
     fn planned(&self, previous: Option<&PartitionState>, start: i64) -> PlannedPartition {
         let limit = self.request.job.limits.max_offsets_per_partition;
-        let limit = limit.and_then(|most| i64::try_from(most).ok()).unwrap_or(i64::MAX);
+        let limit = limit
+            .and_then(|most| i64::try_from(most).ok())
+            .unwrap_or(i64::MAX);
         PlannedPartition {
             topic: self.topic.topic.clone(),
             topic_id: self.topic.topic_id,

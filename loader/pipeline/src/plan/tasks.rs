@@ -49,11 +49,15 @@ impl BytesPerOffset {
         let mut estimates = BTreeMap::new();
         for topic in &source.topics {
             for partition in &topic.partitions {
-                let Ok(log) = &partition.offsets else { continue };
+                let Ok(log) = &partition.offsets else {
+                    continue;
+                };
                 let held = u64::try_from(log.end - log.earliest).unwrap_or(0);
                 if let (Some(bytes), 1..) = (log.bytes, held) {
-                    estimates
-                        .insert((topic.topic.clone(), partition.partition), (bytes / held).max(1));
+                    estimates.insert(
+                        (topic.topic.clone(), partition.partition),
+                        (bytes / held).max(1),
+                    );
                 }
             }
         }
@@ -62,7 +66,10 @@ impl BytesPerOffset {
 
     fn of(&self, partition: &PlannedPartition) -> u64 {
         let key = (partition.topic.clone(), partition.partition);
-        self.0.get(&key).copied().unwrap_or(DEFAULT_BYTES_PER_OFFSET)
+        self.0
+            .get(&key)
+            .copied()
+            .unwrap_or(DEFAULT_BYTES_PER_OFFSET)
     }
 }
 
@@ -73,7 +80,11 @@ pub(super) fn cut(
     task_bytes: u64,
     bytes_per_offset: &BytesPerOffset,
 ) -> Vec<Task> {
-    let mut packer = Packer { tasks: Vec::new(), open_bytes: 0, task_bytes: task_bytes.max(1) };
+    let mut packer = Packer {
+        tasks: Vec::new(),
+        open_bytes: 0,
+        task_bytes: task_bytes.max(1),
+    };
     for partition in partitions {
         let offsets = u64::try_from(partition.end - partition.start).unwrap_or(0);
         if offsets == 0 {
@@ -110,16 +121,20 @@ impl Packer {
         let fits = self.open_bytes.saturating_add(bytes) <= self.task_bytes;
         if let Some(open) = self.tasks.last_mut()
             && fits
-            && open.ranges.last().is_some_and(|last| {
-                last.topic == range.topic && last.partition != range.partition
-            })
+            && open
+                .ranges
+                .last()
+                .is_some_and(|last| last.topic == range.topic && last.partition != range.partition)
         {
             open.ranges.push(range);
             self.open_bytes += bytes;
             return;
         }
         let task = u32::try_from(self.tasks.len()).unwrap_or(u32::MAX);
-        self.tasks.push(Task { task, ranges: vec![range] });
+        self.tasks.push(Task {
+            task,
+            ranges: vec![range],
+        });
         self.open_bytes = bytes;
     }
 }

@@ -6,8 +6,8 @@ use super::*;
 use crate::commit::assemble::{Selection, compose};
 use crate::config::StartAt;
 use crate::error::LostOffsets;
-use crate::manifest::GapReason;
 use crate::layout::RunNumber;
+use crate::manifest::GapReason;
 use crate::snapshot::{LogOffsets, PartitionSnapshot, TopicSnapshot};
 
 const NOW: i64 = 1_796_000_000_000;
@@ -36,10 +36,13 @@ fn log(earliest: i64, end: i64) -> LogOffsets {
 }
 
 fn source(logs: &[Result<LogOffsets, &str>]) -> SourceSnapshot {
-    let partitions = logs.iter().zip(0..).map(|(log, partition)| PartitionSnapshot {
-        partition,
-        offsets: log.map_err(str::to_owned),
-    });
+    let partitions = logs
+        .iter()
+        .zip(0..)
+        .map(|(log, partition)| PartitionSnapshot {
+            partition,
+            offsets: log.map_err(str::to_owned),
+        });
     SourceSnapshot {
         cluster_id: "c".to_owned(),
         topics: vec![TopicSnapshot {
@@ -58,11 +61,22 @@ fn request<'a>(
     newest: Option<&'a Manifest>,
     source: &'a SourceSnapshot,
 ) -> PlanRequest<'a> {
-    PlanRequest { job, schema, newest, source, accept_gap: false, now_ms: NOW }
+    PlanRequest {
+        job,
+        schema,
+        newest,
+        source,
+        accept_gap: false,
+        now_ms: NOW,
+    }
 }
 
 fn schema() -> TableSchema {
-    TableSchema { columns: Vec::new(), rest_column: None, coordinates: true }
+    TableSchema {
+        columns: Vec::new(),
+        rest_column: None,
+        coordinates: true,
+    }
 }
 
 fn planned(job: &JobConfig, newest: Option<&Manifest>, source: &SourceSnapshot) -> Plan {
@@ -73,17 +87,20 @@ fn planned(job: &JobConfig, newest: Option<&Manifest>, source: &SourceSnapshot) 
 fn loaded(plan: &Plan, base: Option<&Manifest>) -> Manifest {
     let mut selection = Selection::default();
     for task in &plan.tasks {
-        let ranges = task.ranges.iter().map(|range| crate::manifest::LoadedRange {
-            topic: range.topic.clone(),
-            partition: range.partition,
-            start: range.start,
-            end: range.end,
-            counts: crate::manifest::OffsetCounts {
-                rows: (range.end - range.start).unsigned_abs(),
-                ..Default::default()
-            },
-            leader_epoch: 0,
-        });
+        let ranges = task
+            .ranges
+            .iter()
+            .map(|range| crate::manifest::LoadedRange {
+                topic: range.topic.clone(),
+                partition: range.partition,
+                start: range.start,
+                end: range.end,
+                counts: crate::manifest::OffsetCounts {
+                    rows: (range.end - range.start).unsigned_abs(),
+                    ..Default::default()
+                },
+                leader_epoch: 0,
+            });
         let report = crate::report::AttemptReport {
             task: task.task,
             ranges: ranges.collect(),
@@ -98,7 +115,10 @@ fn loaded(plan: &Plan, base: Option<&Manifest>) -> Manifest {
 }
 
 fn ranges(plan: &Plan) -> Vec<(i32, i64, i64)> {
-    plan.partitions.iter().map(|p| (p.partition, p.start, p.end)).collect()
+    plan.partitions
+        .iter()
+        .map(|p| (p.partition, p.start, p.end))
+        .collect()
 }
 
 fn lost(result: Result<Plan, Error>) -> Vec<LostOffsets> {
@@ -114,24 +134,39 @@ fn the_next_run_starts_where_the_newest_ended() {
     let first = planned(&job, None, &source(&[Ok(log(0, 10)), Ok(log(3, 7))]));
     assert_eq!(ranges(&first), [(0, 0, 10), (1, 3, 7)]);
     let manifest = loaded(&first, None);
-    let second = planned(&job, Some(&manifest), &source(&[Ok(log(0, 12)), Ok(log(3, 7))]));
+    let second = planned(
+        &job,
+        Some(&manifest),
+        &source(&[Ok(log(0, 12)), Ok(log(3, 7))]),
+    );
     assert_eq!(ranges(&second), [(0, 10, 12), (1, 7, 7)]);
     assert_eq!(second.base, Some(manifest.run_ref()));
     let manifest = loaded(&second, Some(&manifest));
     assert_eq!(manifest.number, RunNumber(2));
-    let third = planned(&job, Some(&manifest), &source(&[Ok(log(0, 12)), Ok(log(3, 7))]));
+    let third = planned(
+        &job,
+        Some(&manifest),
+        &source(&[Ok(log(0, 12)), Ok(log(3, 7))]),
+    );
     assert!(!third.is_worth_publishing());
 }
 
 #[test]
 fn a_partition_that_appears_later_starts_at_its_earliest_even_under_latest() {
     let job = job("start = 'latest'");
-    let at_end = |earliest, end| LogOffsets { start_at: Some(end), ..log(earliest, end) };
+    let at_end = |earliest, end| LogOffsets {
+        start_at: Some(end),
+        ..log(earliest, end)
+    };
     let first = planned(&job, None, &source(&[Ok(at_end(0, 10))]));
     assert_eq!(ranges(&first), [(0, 10, 10)]);
     assert!(first.is_worth_publishing(), "a first sight is recorded");
     let manifest = loaded(&first, None);
-    let second = planned(&job, Some(&manifest), &source(&[Ok(at_end(0, 10)), Ok(at_end(2, 5))]));
+    let second = planned(
+        &job,
+        Some(&manifest),
+        &source(&[Ok(at_end(0, 10)), Ok(at_end(2, 5))]),
+    );
     assert_eq!(ranges(&second), [(0, 10, 10), (1, 2, 5)]);
 }
 
@@ -140,12 +175,19 @@ fn a_partition_without_a_leader_is_left_out_and_keeps_its_position() {
     let job = job("");
     let first = planned(&job, None, &source(&[Ok(log(0, 10)), Ok(log(0, 10))]));
     let manifest = loaded(&first, None);
-    let second =
-        planned(&job, Some(&manifest), &source(&[Err("no leader"), Ok(log(0, 20))]));
+    let second = planned(
+        &job,
+        Some(&manifest),
+        &source(&[Err("no leader"), Ok(log(0, 20))]),
+    );
     assert_eq!(ranges(&second), [(1, 10, 20)]);
     assert_eq!(second.left_out.len(), 1);
     let manifest = loaded(&second, Some(&manifest));
-    let ends: Vec<_> = manifest.partitions.iter().map(|s| (s.key.partition, s.start, s.end)).collect();
+    let ends: Vec<_> = manifest
+        .partitions
+        .iter()
+        .map(|s| (s.key.partition, s.start, s.end))
+        .collect();
     assert_eq!(ends, [(0, 10, 10), (1, 10, 20)]);
 }
 
@@ -158,17 +200,28 @@ fn every_way_in_which_offsets_are_gone_stops_the_plan_and_can_be_accepted() {
         source.topics[0].topic_id = Some(TopicId(Uuid::from_u128(2)));
         source
     };
-    let epoch = |leader_epoch, end_offset| Some(EpochEnd { leader_epoch, end_offset });
+    let epoch = |leader_epoch, end_offset| {
+        Some(EpochEnd {
+            leader_epoch,
+            end_offset,
+        })
+    };
     let cases = [
         (source(&[Ok(log(50, 100))]), GapReason::Retention, 50),
         (source(&[Ok(log(0, 15))]), GapReason::Truncation, 15),
         (
-            source(&[Ok(LogOffsets { previous_epoch: epoch(0, 18), ..log(0, 30) })]),
+            source(&[Ok(LogOffsets {
+                previous_epoch: epoch(0, 18),
+                ..log(0, 30)
+            })]),
             GapReason::Truncation,
             18,
         ),
         (
-            source(&[Ok(LogOffsets { previous_epoch: epoch(-1, -1), ..log(4, 30) })]),
+            source(&[Ok(LogOffsets {
+                previous_epoch: epoch(-1, -1),
+                ..log(4, 30)
+            })]),
             GapReason::Truncation,
             4,
         ),
@@ -178,7 +231,14 @@ fn every_way_in_which_offsets_are_gone_stops_the_plan_and_can_be_accepted() {
         let schema = schema();
         let mut request = request(&job, &schema, Some(&manifest), &source);
         match &lost(plan(&request))[..] {
-            [LostOffsets::Broken { reason, previous_end, start, .. }] => {
+            [
+                LostOffsets::Broken {
+                    reason,
+                    previous_end,
+                    start,
+                    ..
+                },
+            ] => {
                 assert_eq!((*reason, *previous_end, *start), (expected, 20, resume));
             }
             other => panic!("{other:?}"),
@@ -187,7 +247,10 @@ fn every_way_in_which_offsets_are_gone_stops_the_plan_and_can_be_accepted() {
         let plan = plan(&request).unwrap();
         assert_eq!(plan.partitions[0].start, resume, "{expected:?}");
         let gap = &plan.accepted_gaps[0];
-        assert_eq!((gap.reason, gap.previous_end, gap.start), (expected, 20, resume));
+        assert_eq!(
+            (gap.reason, gap.previous_end, gap.start),
+            (expected, 20, resume)
+        );
     }
 }
 
@@ -195,9 +258,18 @@ fn every_way_in_which_offsets_are_gone_stops_the_plan_and_can_be_accepted() {
 fn an_epoch_that_reaches_our_end_is_no_truncation() {
     let job = job("");
     let manifest = loaded(&planned(&job, None, &source(&[Ok(log(0, 20))])), None);
-    let epoch = Some(EpochEnd { leader_epoch: 0, end_offset: 20 });
-    let source = source(&[Ok(LogOffsets { previous_epoch: epoch, ..log(0, 30) })]);
-    assert_eq!(ranges(&planned(&job, Some(&manifest), &source)), [(0, 20, 30)]);
+    let epoch = Some(EpochEnd {
+        leader_epoch: 0,
+        end_offset: 20,
+    });
+    let source = source(&[Ok(LogOffsets {
+        previous_epoch: epoch,
+        ..log(0, 30)
+    })]);
+    assert_eq!(
+        ranges(&planned(&job, Some(&manifest), &source)),
+        [(0, 20, 30)]
+    );
 }
 
 #[test]
@@ -211,7 +283,13 @@ fn a_loaded_topic_that_is_gone_is_lost_and_a_new_one_that_never_was_is_a_mistake
     };
     let schema = schema();
     let found = lost(plan(&request(&job, &schema, Some(&manifest), &gone)));
-    assert!(matches!(found[..], [LostOffsets::TopicGone { previous_end: 20, .. }]));
+    assert!(matches!(
+        found[..],
+        [LostOffsets::TopicGone {
+            previous_end: 20,
+            ..
+        }]
+    ));
     let error = plan(&request(&job, &schema, None, &gone)).unwrap_err();
     assert!(matches!(error, Error::UnknownTopics { .. }), "{error}");
 }
@@ -223,14 +301,22 @@ fn a_topic_that_moved_to_another_cluster_needs_a_word() {
     let mut mirror = source(&[Ok(log(0, 30))]);
     mirror.cluster_id = "mirror".to_owned();
     let schema = schema();
-    let error = plan(&request(&job, &schema, Some(&manifest), &mirror)).unwrap_err().to_string();
+    let error = plan(&request(&job, &schema, Some(&manifest), &mirror))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("continues_cluster = \"c\""), "{error}");
     job.source.continues_cluster = Some("c".to_owned());
     let moved = planned(&job, Some(&manifest), &mirror);
     assert_eq!(ranges(&moved), [(0, 20, 30)]);
     let after = loaded(&moved, Some(&manifest));
     assert_eq!(after.partitions.len(), 1);
-    assert_eq!((after.partitions[0].key.cluster_id.as_str(), after.partitions[0].end), ("mirror", 30));
+    assert_eq!(
+        (
+            after.partitions[0].key.cluster_id.as_str(),
+            after.partitions[0].end
+        ),
+        ("mirror", 30)
+    );
     assert_eq!(ranges(&planned(&job, Some(&after), &mirror)), [(0, 30, 30)]);
 }
 
@@ -248,7 +334,10 @@ fn two_clusters_with_the_same_topic_name_are_two_sequences() {
     let third = planned(&job, Some(&both), &source(&[Ok(log(0, 21))]));
     assert_eq!(ranges(&third), [(0, 20, 21)]);
     // A plan made on the first manifest still continues the second: its own partitions did not move.
-    assert_eq!(planned(&job, Some(&manifest), &source(&[Ok(log(0, 21))])).continues(Some(&both)), Ok(()));
+    assert_eq!(
+        planned(&job, Some(&manifest), &source(&[Ok(log(0, 21))])).continues(Some(&both)),
+        Ok(())
+    );
 }
 
 #[test]
@@ -257,28 +346,58 @@ fn a_plan_does_not_continue_a_manifest_in_which_its_partitions_moved() {
     let manifest = loaded(&planned(&job, None, &source(&[Ok(log(0, 20))])), None);
     let mine = planned(&job, Some(&manifest), &source(&[Ok(log(0, 30))]));
     assert_eq!(mine.continues(Some(&manifest)), Ok(()));
-    let theirs = loaded(&planned(&job, Some(&manifest), &source(&[Ok(log(0, 25))])), Some(&manifest));
+    let theirs = loaded(
+        &planned(&job, Some(&manifest), &source(&[Ok(log(0, 25))])),
+        Some(&manifest),
+    );
     let moved = mine.continues(Some(&theirs)).unwrap_err();
     assert_eq!((moved.planned, moved.found), (Some(20), Some(25)));
     assert!(mine.continues(None).is_err());
     let first = planned(&job, None, &source(&[Ok(log(0, 20))]));
-    assert!(first.continues(Some(&manifest)).is_err(), "someone else saw the partition first");
+    assert!(
+        first.continues(Some(&manifest)).is_err(),
+        "someone else saw the partition first"
+    );
 }
 
 #[test]
 fn large_ranges_are_cut_and_small_ones_share_a_task() {
     let mut config = job("");
     config.limits.task_bytes = bytesize::ByteSize::b(1_000);
-    let sized = |end, bytes| Ok(LogOffsets { bytes: Some(bytes), ..log(0, end) });
-    let plan = planned(&config, None, &source(&[sized(100, 2_500), sized(10, 300), sized(10, 300), Ok(log(0, 0))]));
+    let sized = |end, bytes| {
+        Ok(LogOffsets {
+            bytes: Some(bytes),
+            ..log(0, end)
+        })
+    };
+    let plan = planned(
+        &config,
+        None,
+        &source(&[
+            sized(100, 2_500),
+            sized(10, 300),
+            sized(10, 300),
+            Ok(log(0, 0)),
+        ]),
+    );
     let cut: Vec<Vec<(i32, i64, i64)>> = plan
         .tasks
         .iter()
-        .map(|t| t.ranges.iter().map(|r| (r.partition, r.start, r.end)).collect())
+        .map(|t| {
+            t.ranges
+                .iter()
+                .map(|r| (r.partition, r.start, r.end))
+                .collect()
+        })
         .collect();
     assert_eq!(
         cut,
-        [vec![(0, 0, 33)], vec![(0, 33, 66)], vec![(0, 66, 100)], vec![(1, 0, 10), (2, 0, 10)]]
+        [
+            vec![(0, 0, 33)],
+            vec![(0, 33, 66)],
+            vec![(0, 66, 100)],
+            vec![(1, 0, 10), (2, 0, 10)]
+        ]
     );
 }
 
@@ -286,7 +405,10 @@ fn large_ranges_are_cut_and_small_ones_share_a_task() {
 fn the_limit_of_offsets_cuts_the_end() {
     let mut config = job("");
     config.limits.max_offsets_per_partition = Some(4);
-    assert_eq!(ranges(&planned(&config, None, &source(&[Ok(log(2, 100))]))), [(0, 2, 6)]);
+    assert_eq!(
+        ranges(&planned(&config, None, &source(&[Ok(log(2, 100))]))),
+        [(0, 2, 6)]
+    );
 }
 
 #[test]
@@ -308,13 +430,24 @@ fn hours_become_complete_once_every_log_is_loaded_past_the_grace() {
     )
     .unwrap();
     config.completeness = Some(toml::from_str("grace = '15m'").unwrap());
-    let until = |complete_until, end| Ok(LogOffsets { complete_until: Some(complete_until), ..log(0, end) });
+    let until = |complete_until, end| {
+        Ok(LogOffsets {
+            complete_until: Some(complete_until),
+            ..log(0, end)
+        })
+    };
     let plan = planned(&config, None, &source(&[until(5, 9), until(9, 9)]));
     assert_eq!(plan.complete_hours.len(), 1);
     let hour = &plan.complete_hours[0];
-    assert_eq!(hour.hour_start_ms + 3_600_000, plan.complete_before_ms.unwrap());
+    assert_eq!(
+        hour.hour_start_ms + 3_600_000,
+        plan.complete_before_ms.unwrap()
+    );
     assert!(plan.complete_before_ms.unwrap() + 15 * 60_000 <= NOW);
     config.limits.max_offsets_per_partition = Some(4);
     let cut_short = planned(&config, None, &source(&[until(5, 9), until(9, 9)]));
-    assert!(cut_short.complete_hours.is_empty(), "not loaded past the boundary");
+    assert!(
+        cut_short.complete_hours.is_empty(),
+        "not loaded past the boundary"
+    );
 }

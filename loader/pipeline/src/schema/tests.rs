@@ -2,7 +2,10 @@ use super::*;
 
 fn table(columns: &[(&str, &str)]) -> TableSchema {
     let column = |(name, text): &(&str, &str)| Column::new(*name, text.parse().unwrap());
-    TableSchema { columns: columns.iter().map(column).collect(), ..TableSchema::default() }
+    TableSchema {
+        columns: columns.iter().map(column).collect(),
+        ..TableSchema::default()
+    }
 }
 
 #[test]
@@ -10,7 +13,10 @@ fn type_text_round_trips() {
     for (text, shown) in [
         ("int64", "int64"),
         (" Decimal( 38 , 10 ) ", "decimal(38,10)"),
-        ("list<list<string not null> not null>", "list<list<string not null> not null>"),
+        (
+            "list<list<string not null> not null>",
+            "list<list<string not null> not null>",
+        ),
         (
             "struct<id:int64 not null,`a b``c`:list<json>>",
             "struct<id: int64 not null, `a b``c`: list<json>>",
@@ -40,7 +46,12 @@ fn wrong_types_are_refused_saying_where() {
         assert!(error.contains(expected), "{text}: {error}");
     }
     let deep = format!("{}int64{}", "list<".repeat(40), ">".repeat(40));
-    assert!(deep.parse::<ColumnType>().unwrap_err().to_string().contains("nested more than 32"));
+    assert!(
+        deep.parse::<ColumnType>()
+            .unwrap_err()
+            .to_string()
+            .contains("nested more than 32")
+    );
 }
 
 #[test]
@@ -52,7 +63,9 @@ fn job_file_and_manifest_forms_agree() {
     let again = serde_json::to_string(&schema).unwrap();
     assert_eq!(serde_json::from_str::<TableSchema>(&again).unwrap(), schema);
     let typo = json.replace("nullable", "nulable");
-    let error = serde_json::from_str::<TableSchema>(&typo).unwrap_err().to_string();
+    let error = serde_json::from_str::<TableSchema>(&typo)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("nulable"), "{error}");
 }
 
@@ -88,8 +101,14 @@ fn every_problem_of_a_schema_is_reported() {
     }
     assert_eq!(problems.0.len(), 9, "{text}");
     table(&[("id", "int64")]).validate(["dt"]).unwrap();
-    let nothing = TableSchema { coordinates: false, ..TableSchema::default() };
-    assert_eq!(nothing.validate([]).unwrap_err().0, [SchemaProblem::NoColumns]);
+    let nothing = TableSchema {
+        coordinates: false,
+        ..TableSchema::default()
+    };
+    assert_eq!(
+        nothing.validate([]).unwrap_err().0,
+        [SchemaProblem::NoColumns]
+    );
     let mut bare = table(&[("_offset", "int64")]);
     bare.coordinates = false;
     bare.validate([]).unwrap();
@@ -97,12 +116,32 @@ fn every_problem_of_a_schema_is_reported() {
 
 #[test]
 fn arrow_types_carry_their_meaning() {
-    let schema = table(&[("t", "timestamp_us"), ("d", "decimal(10,2)"), ("l", "list<int32>")]);
+    let schema = table(&[
+        ("t", "timestamp_us"),
+        ("d", "decimal(10,2)"),
+        ("l", "list<int32>"),
+    ]);
     let arrow = schema.to_arrow();
-    let names: Vec<_> = arrow.fields().iter().map(|field| field.name().as_str()).collect();
-    let expected = ["t", "d", "l", "_topic", "_partition", "_offset", "_timestamp", "_key"];
+    let names: Vec<_> = arrow
+        .fields()
+        .iter()
+        .map(|field| field.name().as_str())
+        .collect();
+    let expected = [
+        "t",
+        "d",
+        "l",
+        "_topic",
+        "_partition",
+        "_offset",
+        "_timestamp",
+        "_key",
+    ];
     assert_eq!(names, expected);
-    assert_eq!(*arrow.field(0).data_type(), timestamp(TimeUnit::Microsecond));
+    assert_eq!(
+        *arrow.field(0).data_type(),
+        timestamp(TimeUnit::Microsecond)
+    );
     assert_eq!(*arrow.field(1).data_type(), DataType::Decimal128(10, 2));
     assert!(!arrow.field(5).is_nullable() && arrow.field(6).is_nullable());
 }
@@ -158,7 +197,10 @@ fn inferred_columns_decode_their_own_samples() {
         r#"{"a":null,"b":null,"c":{"d":[],"e":[]},"g":[1,"x"]}"#,
     ];
     let columns = infer(samples.map(str::as_bytes)).columns;
-    let schema = TableSchema { columns, ..TableSchema::default() };
+    let schema = TableSchema {
+        columns,
+        ..TableSchema::default()
+    };
     schema.validate([]).unwrap();
     let mut decoder = crate::decode::json::JsonDecoder::new(&schema);
     for sample in samples {
@@ -169,7 +211,12 @@ fn inferred_columns_decode_their_own_samples() {
 
 #[test]
 fn allowed_changes_are_listed_and_others_refused_by_name() {
-    let old = table(&[("a", "int32"), ("b", "decimal(5,2)"), ("c", "struct<x: int32>"), ("d", "date")]);
+    let old = table(&[
+        ("a", "int32"),
+        ("b", "decimal(5,2)"),
+        ("c", "struct<x: int32>"),
+        ("d", "date"),
+    ]);
     let mut new = table(&[
         ("c", "struct<x: int64, y: list<int64>>"),
         ("b", "decimal(7,2)"),
@@ -177,8 +224,11 @@ fn allowed_changes_are_listed_and_others_refused_by_name() {
         ("e", "string"),
     ]);
     new.rest_column = Some("rest".to_owned());
-    let changes: Vec<_> =
-        check_change(&old, &new).unwrap().iter().map(ToString::to_string).collect();
+    let changes: Vec<_> = check_change(&old, &new)
+        .unwrap()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     assert_eq!(
         changes,
         [
@@ -201,7 +251,10 @@ fn allowed_changes_are_listed_and_others_refused_by_name() {
         ("list<int64>", "list<string>"),
     ] {
         let error = check_change(&table(&[("v", from)]), &table(&[("v", to)])).unwrap_err();
-        assert!(error.to_string().contains("column `v"), "{from} {to}: {error}");
+        assert!(
+            error.to_string().contains("column `v"),
+            "{from} {to}: {error}"
+        );
     }
     let mut required = table(&[("a", "int32")]);
     required.columns[0].nullable = false;

@@ -55,15 +55,17 @@ impl<'a> TaskFiles<'a> {
         directory: StorePath,
         transform: &RecordTransform,
     ) -> Self {
-        let (partition, start) = task.ranges.first().map_or((0, 0), |r| (r.partition, r.start));
+        let (partition, start) = task
+            .ranges
+            .first()
+            .map_or((0, 0), |r| (r.partition, r.start));
         Self {
             context,
             task: task.task,
             directory,
             name: format!(
                 "part-{:05}-{partition}-{start:020}.{}",
-                task.task,
-                EXTENSION
+                task.task, EXTENSION
             ),
             schema: Arc::clone(transform.schema()),
             open: BTreeMap::new(),
@@ -79,7 +81,10 @@ impl<'a> TaskFiles<'a> {
                 what: "a topic of the plan is none".to_owned(),
                 source: Some(Box::new(error)),
             })?;
-            self.counts.entry((topic, *partition)).or_default().add(counts);
+            self.counts
+                .entry((topic, *partition))
+                .or_default()
+                .add(counts);
         }
         for sample in chunk.samples {
             if self.samples.len() < MAX_SAMPLES {
@@ -109,7 +114,9 @@ impl<'a> TaskFiles<'a> {
             let file = self.begin(kind, &group.directory)?;
             self.open.insert(Arc::clone(&group.directory), file);
         }
-        let Some(file) = self.open.get_mut(&group.directory) else { return Ok(()) };
+        let Some(file) = self.open.get_mut(&group.directory) else {
+            return Ok(());
+        };
         file.encoder.write(&group.batch)?;
         file.note(&group);
         let ready = file.encoder.take_output();
@@ -119,7 +126,10 @@ impl<'a> TaskFiles<'a> {
     fn begin(&self, kind: FileKind, directory: &str) -> Result<OpenFile, Error> {
         let limit = self.context.plan.limits.max_groups;
         if self.open.len() >= limit {
-            return Err(Error::TooManyGroups { task: self.task, limit });
+            return Err(Error::TooManyGroups {
+                task: self.task,
+                limit,
+            });
         }
         let schema = match kind {
             FileKind::Data => Arc::clone(&self.schema),
@@ -130,7 +140,10 @@ impl<'a> TaskFiles<'a> {
             directory => format!("{directory}/{}", self.name),
         };
         Ok(OpenFile {
-            sink: Sink::new(self.directory.clone(), format!("{:05}.part", self.open.len())),
+            sink: Sink::new(
+                self.directory.clone(),
+                format!("{:05}.part", self.open.len()),
+            ),
             path,
             kind,
             encoder: Box::new(ParquetEncoder::new(schema, &self.context.plan.parquet)?),
@@ -153,7 +166,12 @@ impl<'a> TaskFiles<'a> {
                 *sum += rows;
             }
         }
-        Ok(Written { files, counts: self.counts, samples: self.samples, event_time_from })
+        Ok(Written {
+            files,
+            counts: self.counts,
+            samples: self.samples,
+            event_time_from,
+        })
     }
 }
 
@@ -172,7 +190,14 @@ impl OpenFile {
             let (low, high) = self.event_time_ms.unwrap_or((min, max));
             self.event_time_ms = Some((low.min(min), high.max(max)));
         }
-        for PartitionSpan { topic, partition, first_offset, last_offset, .. } in &group.spans {
+        for PartitionSpan {
+            topic,
+            partition,
+            first_offset,
+            last_offset,
+            ..
+        } in &group.spans
+        {
             let span = self
                 .spans
                 .entry((Arc::clone(topic), *partition))
@@ -193,7 +218,12 @@ impl OpenFile {
             .iter()
             .filter_map(|((topic, partition), (first, last))| {
                 let topic = topic.parse().ok()?;
-                Some(FileRange { topic, partition: *partition, start: *first, end: last + 1 })
+                Some(FileRange {
+                    topic,
+                    partition: *partition,
+                    start: *first,
+                    end: last + 1,
+                })
             })
             .collect();
         let (name, bytes, crc) = self.sink.close(context).await?;
@@ -223,7 +253,13 @@ struct Sink {
 
 impl Sink {
     const fn new(directory: StorePath, name: String) -> Self {
-        Self { directory, name, writer: None, crc: 0, bytes: 0 }
+        Self {
+            directory,
+            name,
+            writer: None,
+            crc: 0,
+            bytes: 0,
+        }
     }
 
     async fn put(&mut self, context: &TaskContext, bytes: Bytes) -> Result<(), Error> {
@@ -237,7 +273,8 @@ impl Sink {
             Some(writer) => writer,
             None => {
                 let path = self.directory.join(&self.name);
-                self.writer.insert(context.place.store.create(&path).await.map_err(gone)?)
+                self.writer
+                    .insert(context.place.store.create(&path).await.map_err(gone)?)
             }
         };
         writer.write(bytes).await.map_err(gone)
@@ -245,8 +282,13 @@ impl Sink {
 
     /// Name, length and CRC-32C of the closed file.
     async fn close(self, context: &TaskContext) -> Result<(String, u64, u32), Error> {
-        let Some(writer) = self.writer else { return Ok((self.name, 0, self.crc)) };
-        let length = writer.close().await.map_err(|e| fenced_if_gone(&context.staging, e))?;
+        let Some(writer) = self.writer else {
+            return Ok((self.name, 0, self.crc));
+        };
+        let length = writer
+            .close()
+            .await
+            .map_err(|e| fenced_if_gone(&context.staging, e))?;
         if length != self.bytes {
             return Err(Error::Inconsistent {
                 path: self.directory.join(&self.name),

@@ -38,7 +38,12 @@ impl<'a> RangeReader<'a> {
             range.start..range.end,
             options,
         );
-        Self { context, range, fetch, tally: Tally::new(range) }
+        Self {
+            context,
+            range,
+            fetch,
+            tally: Tally::new(range),
+        }
     }
 
     /// The next batch with data; `None` at the range's end. An empty answer is never an end.
@@ -68,17 +73,21 @@ impl<'a> RangeReader<'a> {
         let whole = wanted == (header.base_offset..header.next_offset());
         if kind != BatchKind::Data && whole {
             let records = u64::try_from(header.records_count).unwrap_or(0);
-            self.tally.leave(&wanted, kind, records, header.partition_leader_epoch);
+            self.tally
+                .leave(&wanted, kind, records, header.partition_leader_epoch);
             return Ok(None);
         }
         let most = usize::try_from(self.context.plan.source.max_batch_bytes).unwrap_or(usize::MAX);
-        let records = batch.records(decompressed_cap(most)).map_err(|error| self.bad_batch(batch, error))?;
+        let records = batch
+            .records(decompressed_cap(most))
+            .map_err(|error| self.bad_batch(batch, error))?;
         let count = if whole {
             u64::try_from(header.records_count).unwrap_or(0)
         } else {
             count_in(&records, &wanted).map_err(|error| self.bad_batch(batch, error))?
         };
-        self.tally.leave(&wanted, kind, count, header.partition_leader_epoch);
+        self.tally
+            .leave(&wanted, kind, count, header.partition_leader_epoch);
         Ok((kind == BatchKind::Data).then_some(RangeRecords { records, wanted }))
     }
 
@@ -224,7 +233,13 @@ mod tests {
     use super::*;
 
     fn range(start: i64, end: i64, holes_allowed: bool) -> TaskRange {
-        TaskRange { topic: "t".parse().unwrap(), partition: 0, start, end, holes_allowed }
+        TaskRange {
+            topic: "t".parse().unwrap(),
+            partition: 0,
+            start,
+            end,
+            holes_allowed,
+        }
     }
 
     #[test]
@@ -236,7 +251,14 @@ mod tests {
         assert_eq!(tally.enter(8..20), Some(8..12));
         tally.leave(&(8..12), BatchKind::Aborted, 4, 6);
         let tally = tally.finish(&range).unwrap();
-        assert_eq!((tally.data, tally.loaded.counts.aborted, tally.loaded.leader_epoch), (3, 4, 6));
+        assert_eq!(
+            (
+                tally.data,
+                tally.loaded.counts.aborted,
+                tally.loaded.leader_epoch
+            ),
+            (3, 4, 6)
+        );
         assert_eq!(tally.loaded.counts.holes, 0);
     }
 
@@ -282,9 +304,16 @@ mod tests {
         tally.enter(0..3);
         tally.leave(&(0..3), BatchKind::Data, 3, 0);
         let mut tally = tally.finish(&range).unwrap();
-        tally.take_counts(&Counts { rows: 2, ..Counts::default() });
+        tally.take_counts(&Counts {
+            rows: 2,
+            ..Counts::default()
+        });
         assert!(settle(vec![tally.clone()]).is_err());
-        tally.take_counts(&Counts { rows: 2, rejected: 1, ..Counts::default() });
+        tally.take_counts(&Counts {
+            rows: 2,
+            rejected: 1,
+            ..Counts::default()
+        });
         assert!(settle(vec![tally]).is_ok());
     }
 }

@@ -26,19 +26,32 @@ fn batch(base_offset: i64, entries: &[Entry<'_>]) -> Records {
         builder.push(*timestamp, *key, *value, &headers).unwrap();
     }
     let mut bytes = builder.build().unwrap().to_vec();
-    stamp(&mut bytes, base_offset, 3);
-    KafkaRecordBatch::parse(bytes.into()).unwrap().records(1 << 24).unwrap()
+    stamp(&mut bytes, base_offset, 3).unwrap();
+    KafkaRecordBatch::parse(bytes.into())
+        .unwrap()
+        .records(1 << 24)
+        .unwrap()
 }
 
 fn spec(columns: &[(&str, &str)], policy: RecordPolicy) -> TransformSpec {
     let column = |(name, text): &(&str, &str)| Column::new(*name, text.parse().unwrap());
-    let schema =
-        TableSchema { columns: columns.iter().map(column).collect(), ..TableSchema::default() };
-    TransformSpec { schema, grouping: Grouping::default(), policy, plan_time_ms: NOW }
+    let schema = TableSchema {
+        columns: columns.iter().map(column).collect(),
+        ..TableSchema::default()
+    };
+    TransformSpec {
+        schema,
+        grouping: Grouping::default(),
+        policy,
+        plan_time_ms: NOW,
+    }
 }
 
 fn reject_all() -> RecordPolicy {
-    RecordPolicy { tombstones: TombstonePolicy::Reject, bad_records: BadRecordPolicy::Reject }
+    RecordPolicy {
+        tombstones: TombstonePolicy::Reject,
+        bad_records: BadRecordPolicy::Reject,
+    }
 }
 
 fn transform(spec: TransformSpec) -> RecordTransform {
@@ -46,7 +59,12 @@ fn transform(spec: TransformSpec) -> RecordTransform {
 }
 
 fn ints(batch: &RecordBatch, column: &str) -> Vec<i64> {
-    batch.column_by_name(column).unwrap().as_primitive::<Int64Type>().values().to_vec()
+    batch
+        .column_by_name(column)
+        .unwrap()
+        .as_primitive::<Int64Type>()
+        .values()
+        .to_vec()
 }
 
 #[test]
@@ -66,19 +84,32 @@ fn rows_go_to_their_hours_with_coordinates() {
     assert_eq!(transform.push("t", 1, &second, 0..i64::MAX).unwrap(), None);
     assert_eq!(transform.rows_pending(), 5);
     let chunk = transform.drain().unwrap();
-    assert_eq!((transform.rows_pending(), transform.bytes_pending()), (0, 0));
+    assert_eq!(
+        (transform.rows_pending(), transform.bytes_pending()),
+        (0, 0)
+    );
     assert!(chunk.rejected.is_none() && chunk.samples.is_empty());
 
     let directories: Vec<_> = chunk.groups.iter().map(|group| &*group.directory).collect();
     let none = format!("dt={DEFAULT_PARTITION}/hour={DEFAULT_PARTITION}");
-    assert_eq!(directories, ["dt=2026-11-30/hour=13", "dt=2026-11-30/hour=12", &none]);
+    assert_eq!(
+        directories,
+        ["dt=2026-11-30/hour=13", "dt=2026-11-30/hour=12", &none]
+    );
     let now = &chunk.groups[0];
     assert_eq!(now.event_time_ms, Some((NOW, NOW + 5)));
     assert_eq!(chunk.groups[2].event_time_ms, None);
     let spans: Vec<_> = now
         .spans
         .iter()
-        .map(|span| (span.partition, span.first_offset, span.last_offset, span.rows))
+        .map(|span| {
+            (
+                span.partition,
+                span.first_offset,
+                span.last_offset,
+                span.rows,
+            )
+        })
         .collect();
     assert_eq!(spans, [(0, 10, 13, 2), (1, 7, 7, 1)]);
 
@@ -88,15 +119,30 @@ fn rows_go_to_their_hours_with_coordinates() {
     assert_eq!(n.iter().collect::<Vec<_>>(), [Some(1), Some(4), None]);
     let topics = rows.column_by_name("_topic").unwrap().as_string::<i32>();
     assert!(topics.iter().all(|topic| topic == Some("t")));
-    let partitions = rows.column_by_name("_partition").unwrap().as_primitive::<Int32Type>();
+    let partitions = rows
+        .column_by_name("_partition")
+        .unwrap()
+        .as_primitive::<Int32Type>();
     assert_eq!(partitions.values().to_vec(), [0, 0, 1]);
     let keys = rows.column_by_name("_key").unwrap().as_binary::<i32>();
-    assert_eq!(keys.iter().collect::<Vec<_>>(), [Some(&b"k"[..]), None, None]);
+    assert_eq!(
+        keys.iter().collect::<Vec<_>>(),
+        [Some(&b"k"[..]), None, None]
+    );
     let column = chunk.groups[2].batch.column_by_name("_timestamp").unwrap();
     assert!(column.as_primitive::<TimestampMillisecondType>().is_null(0));
 
-    let counts: Vec<_> = chunk.counts.iter().map(|((_, partition), counts)| (*partition, counts)).collect();
-    let expected = Counts { rows: 4, unknown_fields: 1, time_from: vec![3, 1], ..Counts::default() };
+    let counts: Vec<_> = chunk
+        .counts
+        .iter()
+        .map(|((_, partition), counts)| (*partition, counts))
+        .collect();
+    let expected = Counts {
+        rows: 4,
+        unknown_fields: 1,
+        time_from: vec![3, 1],
+        ..Counts::default()
+    };
     assert_eq!(counts[0], (0, &expected));
     assert_eq!((counts[1].0, counts[1].1.rows), (1, 1));
 }
@@ -149,12 +195,25 @@ fn rejected_records_keep_everything_in_input_order() {
     let keys = rejected.column_by_name("key").unwrap().as_binary::<i32>();
     assert_eq!(keys.value(1), b"\xff");
     assert!(rejected.column_by_name("timestamp").unwrap().is_null(2));
-    let headers = rejected.column_by_name("headers").unwrap().as_list::<i32>().value(0);
+    let headers = rejected
+        .column_by_name("headers")
+        .unwrap()
+        .as_list::<i32>()
+        .value(0);
     let names = headers.as_struct().column(0).as_string::<i32>();
-    assert_eq!(names.iter().flatten().collect::<Vec<_>>(), ["trace", "trace", "none"]);
+    assert_eq!(
+        names.iter().flatten().collect::<Vec<_>>(),
+        ["trace", "trace", "none"]
+    );
     let header_values = headers.as_struct().column(1).as_binary::<i32>();
-    assert_eq!(header_values.iter().collect::<Vec<_>>(), [Some(&b"1"[..]), Some(b"2"), None]);
-    let reasons = rejected.column_by_name("reason").unwrap().as_string::<i32>();
+    assert_eq!(
+        header_values.iter().collect::<Vec<_>>(),
+        [Some(&b"1"[..]), Some(b"2"), None]
+    );
+    let reasons = rejected
+        .column_by_name("reason")
+        .unwrap()
+        .as_string::<i32>();
     for (row, expected) in [
         "the event time 1970-01-01T00:00:00.005Z (record timestamp) is before",
         "not UTF-8 at byte 5",
@@ -165,7 +224,11 @@ fn rejected_records_keep_everything_in_input_order() {
     .iter()
     .enumerate()
     {
-        assert!(reasons.value(row).contains(expected), "{}", reasons.value(row));
+        assert!(
+            reasons.value(row).contains(expected),
+            "{}",
+            reasons.value(row)
+        );
     }
     assert_eq!(chunk.samples.len(), 5);
     assert_eq!(chunk.samples[2].offset, 3);
@@ -185,10 +248,22 @@ fn the_policy_fail_names_the_record() {
         transform.drain()
     };
     for (value, timestamp, expected) in [
-        (Some(&b"{\"n\":1.5}"[..]), NOW, "bad record in t-6 at offset 41: column `n` is not an int64 but `1.5`"),
-        (Some(b""), NOW, "bad record in t-6 at offset 41: the value is empty (0 bytes)"),
+        (
+            Some(&b"{\"n\":1.5}"[..]),
+            NOW,
+            "bad record in t-6 at offset 41: column `n` is not an int64 but `1.5`",
+        ),
+        (
+            Some(b""),
+            NOW,
+            "bad record in t-6 at offset 41: the value is empty (0 bytes)",
+        ),
         (None, NOW, "tombstone (null value) in t-6 at offset 41"),
-        (Some(b"{}"), 7, "bad record in t-6 at offset 41: the event time 1970-01-01T00:00:00.007Z"),
+        (
+            Some(b"{}"),
+            7,
+            "bad record in t-6 at offset 41: the event time 1970-01-01T00:00:00.007Z",
+        ),
     ] {
         let error = run(&records(value, timestamp)).unwrap_err().to_string();
         assert!(error.starts_with(expected), "{error}");
@@ -199,10 +274,17 @@ fn the_policy_fail_names_the_record() {
 fn tombstones_follow_their_policy_and_are_counted() {
     let records = batch(
         0,
-        &[(NOW, None, Some(br#"{"n":1}"#)), (NOW, Some(b"gone"), None), (NOW, None, Some(br#"{"n":2}"#))],
+        &[
+            (NOW, None, Some(br#"{"n":1}"#)),
+            (NOW, Some(b"gone"), None),
+            (NOW, None, Some(br#"{"n":2}"#)),
+        ],
     );
     let run = |tombstones| {
-        let policy = RecordPolicy { tombstones, ..RecordPolicy::default() };
+        let policy = RecordPolicy {
+            tombstones,
+            ..RecordPolicy::default()
+        };
         let mut transform = transform(spec(&[("n", "int64")], policy));
         transform.push("t", 0, &records, 0..i64::MAX).unwrap();
         let chunk = transform.drain().unwrap();
@@ -211,13 +293,25 @@ fn tombstones_follow_their_policy_and_are_counted() {
     };
     let (chunk, counts) = run(TombstonePolicy::Skip);
     assert_eq!(ints(&chunk.groups[0].batch, "_offset"), [0, 2]);
-    assert_eq!((counts.rows, counts.tombstones_skipped, counts.records()), (2, 1, 3));
+    assert_eq!(
+        (counts.rows, counts.tombstones_skipped, counts.records()),
+        (2, 1, 3)
+    );
     let (chunk, counts) = run(TombstonePolicy::Write);
     let rows = &chunk.groups[0].batch;
     assert_eq!(ints(rows, "_offset"), [0, 1, 2]);
     assert!(rows.column(0).is_null(1));
-    assert_eq!(rows.column_by_name("_key").unwrap().as_binary::<i32>().value(1), b"gone");
-    assert_eq!((counts.rows, counts.tombstones_written, counts.records()), (3, 1, 3));
+    assert_eq!(
+        rows.column_by_name("_key")
+            .unwrap()
+            .as_binary::<i32>()
+            .value(1),
+        b"gone"
+    );
+    assert_eq!(
+        (counts.rows, counts.tombstones_written, counts.records()),
+        (3, 1, 3)
+    );
     let (chunk, counts) = run(TombstonePolicy::Reject);
     assert_eq!(chunk.rejected.unwrap().num_rows(), 1);
     assert_eq!((counts.rows, counts.rejected, counts.records()), (2, 1, 3));
@@ -225,20 +319,32 @@ fn tombstones_follow_their_policy_and_are_counted() {
 
 #[test]
 fn written_tombstones_need_room_for_nulls_and_keys() {
-    let policy = RecordPolicy { tombstones: TombstonePolicy::Write, ..RecordPolicy::default() };
+    let policy = RecordPolicy {
+        tombstones: TombstonePolicy::Write,
+        ..RecordPolicy::default()
+    };
     let mut required = spec(&[("n", "int64")], policy);
     required.schema.columns[0].nullable = false;
     let error = RecordTransform::new(Arc::new(required)).unwrap_err();
-    assert!(matches!(error, TransformError::Policy(PolicyProblem::RequiredColumn { .. })));
+    assert!(matches!(
+        error,
+        TransformError::Policy(PolicyProblem::RequiredColumn { .. })
+    ));
     let mut bare = spec(&[("n", "int64")], policy);
     bare.schema.coordinates = false;
     let error = RecordTransform::new(Arc::new(bare)).unwrap_err();
-    assert!(matches!(error, TransformError::Policy(PolicyProblem::NoCoordinates)));
+    assert!(matches!(
+        error,
+        TransformError::Policy(PolicyProblem::NoCoordinates)
+    ));
 }
 
 #[test]
 fn a_key_that_is_also_a_column_is_refused() {
-    let error = RecordTransform::new(Arc::new(spec(&[("hour", "int64")], RecordPolicy::default())));
+    let error = RecordTransform::new(Arc::new(spec(
+        &[("hour", "int64")],
+        RecordPolicy::default(),
+    )));
     let error = error.unwrap_err();
     assert!(matches!(&error, TransformError::Schema(_)), "{error:?}");
 }
@@ -249,7 +355,9 @@ fn without_coordinates_and_columns_only_counts_remain() {
     spec.schema.coordinates = false;
     spec.schema.rest_column = Some("rest".to_owned());
     let mut transform = transform(spec);
-    transform.push("t", 0, &batch(0, &[(NOW, None, Some(br#"{"a":1}"#))]), 0..9).unwrap();
+    transform
+        .push("t", 0, &batch(0, &[(NOW, None, Some(br#"{"a":1}"#))]), 0..9)
+        .unwrap();
     let chunk = transform.drain().unwrap();
     assert_eq!(chunk.groups[0].batch.num_columns(), 1);
     assert_eq!(chunk.groups[0].spans[0].first_offset, 0);
@@ -257,11 +365,16 @@ fn without_coordinates_and_columns_only_counts_remain() {
 
 /// Everything pushed with the given bound, drained whenever it is reached, put together again.
 fn collect(spec: &TransformSpec, batches: &[(i32, Records)], bound: usize) -> Collected {
-    let mut transform = RecordTransform::new(Arc::new(spec.clone())).unwrap().with_max_pending(bound);
+    let mut transform = RecordTransform::new(Arc::new(spec.clone()))
+        .unwrap()
+        .with_max_pending(bound);
     let mut all = Collected::default();
     for (partition, records) in batches {
         let mut from = 0;
-        while let Some(left) = transform.push("t", *partition, records, from..i64::MAX).unwrap() {
+        while let Some(left) = transform
+            .push("t", *partition, records, from..i64::MAX)
+            .unwrap()
+        {
             assert!(left > from || from == 0);
             from = left;
             all.add(transform.drain().unwrap());
@@ -305,7 +418,10 @@ impl Collected {
 fn shuffled(count: i64) -> (TransformSpec, Vec<(i32, Records)>) {
     let mut spec = spec(&[("ts", "int64"), ("name", "string")], reject_all());
     spec.grouping.event_time = vec![
-        EventTimeSource::Column { column: "ts".to_owned(), unit: TimeUnit::Milliseconds },
+        EventTimeSource::Column {
+            column: "ts".to_owned(),
+            unit: TimeUnit::Milliseconds,
+        },
         EventTimeSource::RecordTimestamp,
     ];
     spec.grouping.keys.push(GroupKey::column("kind", "name"));
@@ -314,7 +430,11 @@ fn shuffled(count: i64) -> (TransformSpec, Vec<(i32, Records)>) {
             7 => format!("{{\"ts\":{n}.5}}"),
             11 => format!("{{\"ts\":{n}}}"),
             13 => "{}".to_owned(),
-            _ => format!("{{\"ts\":{},\"name\":\"n{}\"}}", NOW - n * 7_919_123 % (24 * HOUR), n % 3),
+            _ => format!(
+                "{{\"ts\":{},\"name\":\"n{}\"}}",
+                NOW - n * 7_919_123 % (24 * HOUR),
+                n % 3
+            ),
         })
         .collect();
     let mut batches = Vec::new();
@@ -350,7 +470,10 @@ fn the_bound_on_pending_bytes_changes_nothing_but_the_cuts() {
 fn a_batch_of_tiny_records_cannot_exceed_the_bound_by_much() {
     // 20,000 records of two bytes, each a row of 100 columns.
     let columns: Vec<(String, &str)> = (0..100).map(|n| (format!("c{n}"), "int64")).collect();
-    let columns: Vec<(&str, &str)> = columns.iter().map(|(name, text)| (&**name, *text)).collect();
+    let columns: Vec<(&str, &str)> = columns
+        .iter()
+        .map(|(name, text)| (&**name, *text))
+        .collect();
     let entries = vec![(NOW, None, Some(&b"{}"[..])); 20_000];
     let records = batch(0, &entries);
     let mut transform =
@@ -359,8 +482,18 @@ fn a_batch_of_tiny_records_cannot_exceed_the_bound_by_much() {
     let mut rows = 0;
     loop {
         let left = transform.push("t", 0, &records, from..i64::MAX).unwrap();
-        assert!(transform.decoder.bytes() < 3 << 20, "{}", transform.decoder.bytes());
-        rows += transform.drain().unwrap().groups.iter().map(|g| g.batch.num_rows()).sum::<usize>();
+        assert!(
+            transform.decoder.bytes() < 3 << 20,
+            "{}",
+            transform.decoder.bytes()
+        );
+        rows += transform
+            .drain()
+            .unwrap()
+            .groups
+            .iter()
+            .map(|g| g.batch.num_rows())
+            .sum::<usize>();
         let Some(left) = left else { break };
         from = left;
     }

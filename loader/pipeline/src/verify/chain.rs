@@ -11,7 +11,11 @@ pub(super) fn check_chain(
     before: Option<&Manifest>,
     first: bool,
 ) -> Vec<Problem> {
-    let mut check = Check { path, manifest, problems: Vec::new() };
+    let mut check = Check {
+        path,
+        manifest,
+        problems: Vec::new(),
+    };
     check.link(before, first);
     check.counts();
     check.ranges();
@@ -29,18 +33,26 @@ struct Check<'a> {
 
 impl Check<'_> {
     fn add(&mut self, problem: String) {
-        self.problems.push(Problem { path: self.path.to_owned(), problem });
+        self.problems.push(Problem {
+            path: self.path.to_owned(),
+            problem,
+        });
     }
 
     fn link(&mut self, before: Option<&Manifest>, first: bool) {
         let named = self.manifest.previous;
         match (named, before) {
-            (None, None) if !first => self.add("names no run before it, and is not the first".to_owned()),
+            (None, None) if !first => {
+                self.add("names no run before it, and is not the first".to_owned())
+            }
             (Some(named), None) if first => {
                 self.add(format!("continues {}, which is gone", name(named.number)));
             }
             (named, Some(before)) if named != Some(before.run_ref()) => {
-                self.add(format!("does not continue {} as it is now", name(before.number)));
+                self.add(format!(
+                    "does not continue {} as it is now",
+                    name(before.number)
+                ));
             }
             _ => {}
         }
@@ -54,15 +66,24 @@ impl Check<'_> {
             if range.end < range.start || range.counts.total() != offsets {
                 self.add(format!(
                     "{}-{}: the counts of offsets {} to {} add up to {}, not {offsets} (I2)",
-                    range.topic, range.partition, range.start, range.end, range.counts.total()
+                    range.topic,
+                    range.partition,
+                    range.start,
+                    range.end,
+                    range.counts.total()
                 ));
             }
         }
         let counts = manifest.counts();
-        for (kind, counted) in [(FileKind::Data, counts.rows), (FileKind::Rejected, counts.rejected)] {
+        for (kind, counted) in [
+            (FileKind::Data, counts.rows),
+            (FileKind::Rejected, counts.rejected),
+        ] {
             let rows = rows_of(manifest, kind);
             if rows != counted {
-                self.add(format!("{kind:?} files hold {rows} rows, the ranges count {counted} (I2)"));
+                self.add(format!(
+                    "{kind:?} files hold {rows} rows, the ranges count {counted} (I2)"
+                ));
             }
         }
     }
@@ -70,7 +91,11 @@ impl Check<'_> {
     /// The ranges are those by which the partitions moved.
     fn ranges(&mut self) {
         let manifest = self.manifest;
-        for state in manifest.partitions.iter().filter(|s| s.key.cluster_id == manifest.cluster_id) {
+        for state in manifest
+            .partitions
+            .iter()
+            .filter(|s| s.key.cluster_id == manifest.cluster_id)
+        {
             let loaded: Vec<_> = manifest
                 .ranges
                 .iter()
@@ -95,7 +120,10 @@ impl Check<'_> {
                     && s.key.partition == range.partition
             });
             if !known {
-                self.add(format!("{}-{}: loaded and not listed (I1)", range.topic, range.partition));
+                self.add(format!(
+                    "{}-{}: loaded and not listed (I1)",
+                    range.topic, range.partition
+                ));
             }
         }
     }
@@ -103,15 +131,25 @@ impl Check<'_> {
     /// I1: every partition starts where the run before ended, or at a gap that was accepted.
     fn contiguous(&mut self, before: &Manifest) {
         for old in &before.partitions {
-            let now = self.manifest.partition(&old.key).or_else(|| self.moved_to(old));
+            let now = self
+                .manifest
+                .partition(&old.key)
+                .or_else(|| self.moved_to(old));
             let Some(now) = now else {
-                self.add(format!("{}: known to {} and not listed (I1)", old.key, name(before.number)));
+                self.add(format!(
+                    "{}: known to {} and not listed (I1)",
+                    old.key,
+                    name(before.number)
+                ));
                 continue;
             };
             if now.start != old.end && !self.accepted(old, now) {
                 self.add(format!(
                     "{}: starts at {}, {} ended at {} (I1)",
-                    old.key, now.start, name(before.number), old.end
+                    old.key,
+                    now.start,
+                    name(before.number),
+                    old.end
                 ));
             }
         }

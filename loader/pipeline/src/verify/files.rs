@@ -36,7 +36,8 @@ pub(super) async fn check_file(
     let path = directory.join(&file.path);
     let uri = place.store.uri(&path);
     let bytes = place.store.read(&path).await?;
-    let checked = tokio::task::spawn_blocking(move || inspect(uri, &file, bytes, with_offsets)).await;
+    let checked =
+        tokio::task::spawn_blocking(move || inspect(uri, &file, bytes, with_offsets)).await;
     checked.map_err(|panicked| Error::Internal {
         what: format!("cannot inspect {path}"),
         source: Some(Box::new(panicked)),
@@ -44,17 +45,28 @@ pub(super) async fn check_file(
 }
 
 fn inspect(path: String, file: &PublishedFile, bytes: Bytes, with_offsets: bool) -> FileFacts {
-    let mut facts = FileFacts { path, kind: file.kind, offsets: Vec::new(), problems: Vec::new() };
+    let mut facts = FileFacts {
+        path,
+        kind: file.kind,
+        offsets: Vec::new(),
+        problems: Vec::new(),
+    };
     let checksum = sealed::checksum(&bytes);
     if checksum != file.checksum {
-        facts.add(format!("has checksum {checksum}, the manifest says {}", file.checksum));
+        facts.add(format!(
+            "has checksum {checksum}, the manifest says {}",
+            file.checksum
+        ));
         return facts;
     }
     let read = footer_and_offsets(bytes, file, with_offsets);
     match read {
         Ok((rows, offsets)) => {
             if rows != file.rows {
-                facts.add(format!("its footer counts {rows} rows, the manifest says {}", file.rows));
+                facts.add(format!(
+                    "its footer counts {rows} rows, the manifest says {}",
+                    file.rows
+                ));
             }
             facts.offsets = offsets;
         }
@@ -65,7 +77,10 @@ fn inspect(path: String, file: &PublishedFile, bytes: Bytes, with_offsets: bool)
 
 impl FileFacts {
     fn add(&mut self, problem: String) {
-        self.problems.push(Problem { path: self.path.clone(), problem });
+        self.problems.push(Problem {
+            path: self.path.clone(),
+            problem,
+        });
     }
 }
 
@@ -102,9 +117,12 @@ fn collect(batch: &RecordBatch, names: [&str; 3], into: &mut Offsets) -> Result<
     };
     let topic = arrow_cast::cast(topic, &arrow_schema::DataType::Utf8)?;
     let topics: &StringArray = topic.as_string_opt().ok_or("the topic column is no text")?;
-    let partitions =
-        partition.as_primitive_opt::<Int32Type>().ok_or("the partition column is no int32")?;
-    let offsets = offset.as_primitive_opt::<Int64Type>().ok_or("the offset column is no int64")?;
+    let partitions = partition
+        .as_primitive_opt::<Int32Type>()
+        .ok_or("the partition column is no int32")?;
+    let offsets = offset
+        .as_primitive_opt::<Int64Type>()
+        .ok_or("the offset column is no int64")?;
     if topics.null_count() + partitions.null_count() + offsets.null_count() > 0 {
         return Err("a coordinate is null".into());
     }

@@ -26,7 +26,10 @@ impl OffsetSet {
             .or_insert_with(|| vec![0; usize::try_from(CHUNK / 64).unwrap_or(0)].into());
         let within = at % CHUNK;
         let bit = 1 << (within % 64);
-        let Some(word) = usize::try_from(within / 64).ok().and_then(|w| chunk.get_mut(w)) else {
+        let Some(word) = usize::try_from(within / 64)
+            .ok()
+            .and_then(|w| chunk.get_mut(w))
+        else {
             return false;
         };
         let new = *word & bit == 0;
@@ -52,7 +55,10 @@ struct Seen {
 
 impl<'a> OffsetAudit<'a> {
     pub(super) const fn new(manifest: &'a Manifest) -> Self {
-        Self { manifest, seen: BTreeMap::new() }
+        Self {
+            manifest,
+            seen: BTreeMap::new(),
+        }
     }
 
     /// Takes the offsets of one file; returns what is wrong with them.
@@ -64,7 +70,10 @@ impl<'a> OffsetAudit<'a> {
                 .ranges
                 .iter()
                 .find(|r| r.topic.as_str() == &**topic && r.partition == *partition);
-            let seen = self.seen.entry((Arc::clone(topic), *partition)).or_default();
+            let seen = self
+                .seen
+                .entry((Arc::clone(topic), *partition))
+                .or_default();
             let (mut outside, mut twice) = (0_u64, 0_u64);
             for offset in offsets {
                 outside += u64::from(!range.is_some_and(|r| (r.start..r.end).contains(offset)));
@@ -75,9 +84,10 @@ impl<'a> OffsetAudit<'a> {
                 FileKind::Data => seen.rows += count,
                 FileKind::Rejected => seen.rejected += count,
             }
-            for (count, what) in
-                [(outside, "lie outside the run's range"), (twice, "are in the run twice")]
-            {
+            for (count, what) in [
+                (outside, "lie outside the run's range"),
+                (twice, "are in the run twice"),
+            ] {
                 if count > 0 {
                     problems.push(Problem {
                         path: file.path.clone(),
@@ -93,7 +103,9 @@ impl<'a> OffsetAudit<'a> {
     pub(super) fn finish(self, path: &str) -> Vec<Problem> {
         let mut problems = Vec::new();
         for range in &self.manifest.ranges {
-            let found = self.seen.get(&(Arc::from(range.topic.as_str()), range.partition));
+            let found = self
+                .seen
+                .get(&(Arc::from(range.topic.as_str()), range.partition));
             let found = found.map_or((0, 0), |seen| (seen.rows, seen.rejected));
             if found != (range.counts.rows, range.counts.rejected) {
                 problems.push(Problem {

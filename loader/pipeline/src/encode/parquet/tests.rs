@@ -21,7 +21,9 @@ fn rows(count: usize, wide: usize) -> RecordBatch {
     let mut lists = ListBuilder::new(StringBuilder::new()).with_field(field);
     for n in 0..count {
         for element in 0..n % 4 {
-            lists.values().append_option((element != 1).then(|| format!("t{}", n % 5)));
+            lists
+                .values()
+                .append_option((element != 1).then(|| format!("t{}", n % 5)));
         }
         lists.append(n % 11 != 0);
     }
@@ -35,7 +37,10 @@ fn rows(count: usize, wide: usize) -> RecordBatch {
 }
 
 fn options() -> ParquetOptions {
-    ParquetOptions { chunk_rows: 1_024, ..ParquetOptions::default() }
+    ParquetOptions {
+        chunk_rows: 1_024,
+        ..ParquetOptions::default()
+    }
 }
 
 /// The file of `batch` handed over in pieces of the given sizes (repeated), outputs taken between.
@@ -62,7 +67,12 @@ fn file(batch: &RecordBatch, options: &ParquetOptions, sizes: &[usize]) -> Vec<u
 fn read(bytes: Vec<u8>) -> (Vec<RecordBatch>, ParquetMetaData) {
     let reader = ParquetRecordBatchReaderBuilder::try_new(Bytes::from(bytes)).unwrap();
     let metadata = reader.metadata().as_ref().clone();
-    let batches = reader.with_batch_size(1 << 20).build().unwrap().map(Result::unwrap).collect();
+    let batches = reader
+        .with_batch_size(1 << 20)
+        .build()
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
     (batches, metadata)
 }
 
@@ -89,13 +99,18 @@ proptest! {
 #[test]
 fn one_row_at_a_time_gives_the_same_bytes() {
     let batch = rows(2_500, 3);
-    assert_eq!(file(&batch, &options(), &[1]), file(&batch, &options(), &[2_500]));
+    assert_eq!(
+        file(&batch, &options(), &[1]),
+        file(&batch, &options(), &[2_500])
+    );
 }
 
 #[test]
 fn wide_rows_are_cut_by_bytes_and_bound_what_waits() {
     // 40 rows of 1 MiB: a chunk of 1,024 rows would hold them all.
-    let values: StringArray = (0..40).map(|n| Some(format!("{n}{}", "v".repeat(1 << 20)))).collect();
+    let values: StringArray = (0..40)
+        .map(|n| Some(format!("{n}{}", "v".repeat(1 << 20))))
+        .collect();
     let batch = RecordBatch::try_from_iter([("v", Arc::new(values) as ArrayRef)]).unwrap();
     let mut encoder = ParquetEncoder::new(batch.schema(), &options()).unwrap();
     for row in 0..40 {
@@ -110,13 +125,27 @@ fn wide_rows_are_cut_by_bytes_and_bound_what_waits() {
 #[test]
 fn row_groups_end_by_bytes_and_by_rows() {
     let batch = rows(8_000, 100);
-    let by_rows = ParquetOptions { row_group_rows: 3_000, ..options() };
+    let by_rows = ParquetOptions {
+        row_group_rows: 3_000,
+        ..options()
+    };
     let (_, metadata) = read(file(&batch, &by_rows, &[500]));
-    let counts: Vec<_> = metadata.row_groups().iter().map(|group| group.num_rows()).collect();
+    let counts: Vec<_> = metadata
+        .row_groups()
+        .iter()
+        .map(|group| group.num_rows())
+        .collect();
     assert_eq!(counts, [3_072, 3_072, 1_856]);
-    let by_bytes = ParquetOptions { row_group_bytes: ByteSize::kib(8), ..options() };
+    let by_bytes = ParquetOptions {
+        row_group_bytes: ByteSize::kib(8),
+        ..options()
+    };
     let (_, metadata) = read(file(&batch, &by_bytes, &[500]));
-    assert!(metadata.num_row_groups() > 2, "{}", metadata.num_row_groups());
+    assert!(
+        metadata.num_row_groups() > 2,
+        "{}",
+        metadata.num_row_groups()
+    );
 }
 
 #[test]
@@ -131,26 +160,57 @@ fn an_empty_file_is_a_file() {
 fn dictionaries_follow_the_first_chunk() {
     let batch = rows(4_000, 1);
     let dictionaries = |rule: DictionaryRule| {
-        let (_, metadata) = read(file(&batch, &ParquetOptions { dictionary: rule, ..options() }, &[900]));
+        let (_, metadata) = read(file(
+            &batch,
+            &ParquetOptions {
+                dictionary: rule,
+                ..options()
+            },
+            &[900],
+        ));
         let columns = metadata.row_group(0).columns().iter();
-        columns.map(|column| column.dictionary_page_offset().is_some()).collect::<Vec<_>>()
+        columns
+            .map(|column| column.dictionary_page_offset().is_some())
+            .collect::<Vec<_>>()
     };
-    assert_eq!(dictionaries(DictionaryRule::Auto), [false, true, false, true]);
+    assert_eq!(
+        dictionaries(DictionaryRule::Auto),
+        [false, true, false, true]
+    );
     assert_eq!(dictionaries(DictionaryRule::Always), [true; 4]);
     assert_eq!(dictionaries(DictionaryRule::Never), [false; 4]);
 }
 
 #[test]
 fn the_footer_names_no_build_and_types_are_parquets_own() {
-    let types = ["timestamp_ms", "timestamp_us", "date", "decimal(9,2)", "decimal(38,10)", "string"];
-    let columns = types.iter().map(|text| Column::new(*text, text.parse().unwrap())).collect();
-    let schema = TableSchema { columns, ..TableSchema::default() }.to_arrow();
+    let types = [
+        "timestamp_ms",
+        "timestamp_us",
+        "date",
+        "decimal(9,2)",
+        "decimal(38,10)",
+        "string",
+    ];
+    let columns = types
+        .iter()
+        .map(|text| Column::new(*text, text.parse().unwrap()))
+        .collect();
+    let schema = TableSchema {
+        columns,
+        ..TableSchema::default()
+    }
+    .to_arrow();
     let batch = RecordBatch::new_empty(Arc::clone(&schema));
     let (_, metadata) = read(file(&batch, &options(), &[1]));
     let footer = metadata.file_metadata();
     assert_eq!(footer.created_by(), Some("logferry version 1"));
     assert!(footer.key_value_metadata().is_none());
-    let logical: Vec<_> = footer.schema_descr().columns().iter().map(|c| c.logical_type_ref().cloned()).collect();
+    let logical: Vec<_> = footer
+        .schema_descr()
+        .columns()
+        .iter()
+        .map(|c| c.logical_type_ref().cloned())
+        .collect();
     let timestamp = |unit| Some(LogicalType::timestamp(true, unit));
     assert_eq!(logical[0], timestamp(TimeUnit::MILLIS));
     assert_eq!(logical[1], timestamp(TimeUnit::MICROS));
@@ -159,7 +219,8 @@ fn the_footer_names_no_build_and_types_are_parquets_own() {
     assert_eq!(logical[4], Some(LogicalType::decimal(10, 38)));
     assert_eq!(logical[5], Some(LogicalType::String));
     // And they come back as what they were without an Arrow schema in the footer.
-    let reader = ParquetRecordBatchReaderBuilder::try_new(Bytes::from(file(&batch, &options(), &[1])));
+    let reader =
+        ParquetRecordBatchReaderBuilder::try_new(Bytes::from(file(&batch, &options(), &[1])));
     assert_eq!(reader.unwrap().schema().fields(), schema.fields());
 }
 
@@ -168,25 +229,41 @@ fn every_compression_reads_back() {
     let batch = rows(3_000, 10);
     for text in ["none", "snappy", "lz4", "gzip", "gzip:9", "zstd", "zstd:1"] {
         let compression: Compression = text.parse().unwrap();
-        let bytes = file(&batch, &ParquetOptions { compression, ..options() }, &[700]);
+        let bytes = file(
+            &batch,
+            &ParquetOptions {
+                compression,
+                ..options()
+            },
+            &[700],
+        );
         let (batches, _) = read(bytes);
         let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
         assert_eq!(rows, 3_000, "{text}");
-        let numbers = batches[0].column(0).as_primitive::<arrow_array::types::Int64Type>();
+        let numbers = batches[0]
+            .column(0)
+            .as_primitive::<arrow_array::types::Int64Type>();
         assert_eq!(numbers.value(2), 1_954);
     }
 }
 
 #[test]
 fn options_are_read_and_refused_by_name() {
-    let options: ParquetOptions =
-        serde_json::from_str(r#"{"compression":"zstd:1","row_group_bytes":"64MiB","dictionary":"never"}"#).unwrap();
+    let options: ParquetOptions = serde_json::from_str(
+        r#"{"compression":"zstd:1","row_group_bytes":"64MiB","dictionary":"never"}"#,
+    )
+    .unwrap();
     assert_eq!(options.compression, Compression::Zstd(1));
     assert_eq!(options.row_group_bytes, ByteSize::mib(64));
     assert_eq!(options.chunk_rows, 8_192);
     let again = serde_json::to_string(&options).unwrap();
-    assert_eq!(serde_json::from_str::<ParquetOptions>(&again).unwrap(), options);
-    for text in ["zstd:23", "zstd:0", "gzip:10", "snappy:1", "brotli", "zstd:x", ""] {
+    assert_eq!(
+        serde_json::from_str::<ParquetOptions>(&again).unwrap(),
+        options
+    );
+    for text in [
+        "zstd:23", "zstd:0", "gzip:10", "snappy:1", "brotli", "zstd:x", "",
+    ] {
         assert!(text.parse::<Compression>().is_err(), "{text}");
     }
     let wrong = ParquetOptions {
@@ -197,7 +274,12 @@ fn options_are_read_and_refused_by_name() {
         ..ParquetOptions::default()
     };
     let text = wrong.validate().unwrap_err().to_string();
-    for expected in ["chunk_rows is 3", "row_group_rows is 0", "data_page_bytes", "zstd has no level 99"] {
+    for expected in [
+        "chunk_rows is 3",
+        "row_group_rows is 0",
+        "data_page_bytes",
+        "zstd has no level 99",
+    ] {
         assert!(text.contains(expected), "{text}");
     }
     let schema = Arc::new(Schema::empty());

@@ -1,0 +1,148 @@
+//! Loads at once, and loads that sleep through each other (A4: I4).
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::harness::{Job, Loaded, OurBroker, Reader, events, pause, spawn, wait};
+use crate::kills::QUICK;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn prove(job: &Job, records: u64, what: &str) {
+    assert_eq!(job.rows(), records, "{what}");
+    let (rows, distinct) = job.coordinates();
+    assert_eq!(rows, distinct.len(), "{what}: rows that are there twice");
+    assert_eq!(rows, usize::try_from(records).unwrap(), "{what}");
+}
+
+#[test]
+fn three_loads_started_together_twenty_times() {
+    let broker = OurBroker::start();
+    broker.create_topic("events", 2, &[]);
+    let job = Job::new(&broker.address, "events", QUICK);
+    let reader = Reader::start(&job.dataset);
+    let mut codes = Vec::new();
+    for round in 0..20 {
+        broker.produce("events", 0, &events(round * 40, round * 40 + 20, 50));
+        broker.produce("events", 1, &events(round * 40 + 20, round * 40 + 40, 50));
+        let loads: Vec<_> = (0..3).map(|_| spawn(job.load_command(&[]))).collect();
+        for load in loads {
+            let loaded = Loaded::from(wait(load, PATIENCE));
+            assert!(
+                [0, 75].contains(&loaded.code),
+                "round {round}: {} {}",
+                loaded.code,
+                loaded.stderr
+            );
+            codes.push(loaded.code);
+        }
+    }
+    reader.finish();
+    job.load().expect(0);
+    prove(&job, 800, "20 rounds");
+    assert!(codes.contains(&0));
+}
+
+/// Steps at which a driver may fall asleep while others take its place.
+const SLEEPS: &[&str] = &[
+    "plan.written",
+    "task.started",
+    "task.reported",
+    "task.done",
+    "assemble.out_made",
+    "assemble.file_moved",
+    "assemble.moved",
+    "assemble.document_beside",
+    "assemble.manifest_in",
+    "assemble.compared",
+    "publish.before",
+    "publish.after",
+];
+
+#[test]
+fn a_load_that_sleeps_at_any_step_publishes_nothing_twice() {
+    let broker = OurBroker::start();
+    broker.create_topic("events", 2, &[]);
+    broker.produce("events", 0, &events(0, 60, 50));
+    broker.produce("events", 1, &events(60, 100, 50));
+    for step in SLEEPS {
+        let job = Job::new(&broker.address, "events", QUICK);
+        let reader = Reader::start(&job.dataset);
+        let mut sleeper = job.load_command(&[]);
+        sleeper.env("FAILPOINTS", format!("{step}=1*return(stop)"));
+        let sleeper = spawn(sleeper);
+        test_support::wait_until(PATIENCE, || {
+            test_support::probe::state(sleeper.id()) == Some('T')
+        })
+        .unwrap();
+        pause(Duration::from_millis(150));
+        // Others take over, publish, and clear away.
+        for _ in 0..3 {
+            job.load().expect(0);
+        }
+        prove(&job, 100, step);
+        test_support::process::send(sleeper.id(), Signal::CONT).unwrap();
+        let woken = Loaded::from(wait(sleeper, PATIENCE));
+        let expected: &[i32] = if *step == "publish.after" {
+            &[0]
+        } else {
+            &[75]
+        };
+        assert!(
+            expected.contains(&woken.code),
+            "{step}: {} {}",
+            woken.code,
+            woken.stderr
+        );
+        job.load().expect(0);
+        prove(&job, 100, step);
+        reader.finish();
+        assert!(job.staging().is_empty(), "{step}: {:?}", job.staging());
+    }
+}
+
+#[test]
+fn two_clusters_into_one_dataset_without_rework() {
+    let (one, two) = (OurBroker::start(), OurBroker::start());
+    for (broker, from) in [(&one, 0), (&two, 1_000)] {
+        broker.create_topic("events", 1, &[]);
+        broker.produce("events", 0, &events(from, from + 100, 50));
+    }
+    let first = Job::new(&one.address, "events", QUICK);
+    let second = Job::at(
+        TempDir::new().unwrap(),
+        &two.address,
+        &["events"],
+        first.dataset.clone(),
+        QUICK,
+    );
+    first.load().expect(0);
+    // The second job plans on run 1, then sleeps; the first publishes run 2 meanwhile.
+    one.produce("events", 0, &events(100, 150, 50));
+    let mut sleeper = second.load_command(&[]);
+    sleeper.env("FAILPOINTS", "publish.before=1*return(stop)");
+    let sleeper = spawn(sleeper);
+    test_support::wait_until(PATIENCE, || {
+        test_support::probe::state(sleeper.id()) == Some('T')
+    })
+    .unwrap();
+    let other = first.load().expect(0);
+    assert_eq!(other.manifest()["number"], 2);
+    test_support::process::send(sleeper.id(), Signal::CONT).unwrap();
+    let woken = Loaded::from(wait(sleeper, PATIENCE)).expect(0);
+    assert_eq!(
+        woken.manifest()["number"],
+        3,
+        "rebased onto the other job's run"
+    );
+    assert_eq!(woken.rows(), 100);
+    let report = first.verify();
+    assert_eq!(
+        (&report["runs"], &report["counts"]["rows"]),
+        (&3.into(), &250.into())
+    );
+    assert_eq!(first.load().expect(0).json["outcome"], "nothing");
+    assert_eq!(second.load().expect(0).json["outcome"], "nothing");
+}

@@ -1,0 +1,24 @@
+//! The binary, end to end: real brokers, real stores, the commands as people type them.
+//!
+//! | module | what it shows |
+//! |---|---|
+//! | `first_path` | produce, load, read back with foreign readers, through our broker and Apache Kafka, to disk and HDFS |
+//! | `kills` | `kill -9` at every step of the commit protocol and at random times (I1, I2, I3) |
+//! | `contention` | loads at once, one stopped at each step, two clusters into one dataset (I4) |
+//! | `source_changes` | partitions added, topics made again, retention, transactions (I6, I7) |
+//! | `determinism` | the same plan gives the same bytes (I5) |
+//! | `bad_input` | each wrong input: its exit code, cause and remedy, and nothing half published |
+//! | `store_faults` | full disk, read-only, quota, safe mode, permissions |
+//! | `flights` | 336,776 real records, every value compared |
+//!
+//! Tests named `long_…` are campaigns for `tests/long`.
+
+mod bad_input;
+mod contention;
+mod determinism;
+mod first_path;
+mod flights;
+mod harness;
+mod kills;
+mod source_changes;
+mod store_faults;
