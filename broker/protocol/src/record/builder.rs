@@ -97,7 +97,7 @@ impl BatchBuilder {
         let size = record_size(timestamp_delta, self.count, key, value, headers);
         let length = i32::try_from(size)
             .ok()
-            .filter(|_| self.records.len().saturating_add(size).saturating_add(5) <= MAX_PAYLOAD)
+            .filter(|_| fits(self.records.len(), size))
             .filter(|_| self.count < i32::MAX)
             .ok_or(Error::TooLarge {
                 what: "record",
@@ -179,6 +179,11 @@ impl BatchBuilder {
     }
 }
 
+/// Whether a record of `size` bytes and its length still go into a batch whose records have `used` bytes.
+fn fits(used: usize, size: usize) -> bool {
+    used.saturating_add(size).saturating_add(5) <= MAX_PAYLOAD
+}
+
 fn write_at(batch: &mut [u8], at: usize, bytes: &[u8]) {
     if let Some(place) = batch.get_mut(at..at + bytes.len()) {
         place.copy_from_slice(bytes);
@@ -224,5 +229,18 @@ fn put_nullable(out: &mut BytesMut, bytes: Option<&[u8]>) {
             put_varint(out, as_length(bytes.len()));
             out.put_slice(bytes);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_stop_where_the_batch_length_would_overflow() {
+        let largest = i32::MAX as usize + LENGTH_OVERHEAD - BatchHeader::LEN;
+        assert!(fits(largest - 105, 100));
+        assert!(!fits(largest - 104, 100));
+        assert!(!fits(1, usize::MAX));
     }
 }
