@@ -121,7 +121,7 @@ mod tests {
     fn every_day_of_ten_thousand_years_agrees_with_jiff() {
         let mut date = jiff::civil::date(0, 1, 1);
         let epoch = jiff::civil::date(1970, 1, 1);
-        let mut expected = i32::try_from(epoch.until(date).unwrap().get_days()).unwrap();
+        let mut expected = epoch.until(date).unwrap().get_days();
         loop {
             let (y, m, d) = (date.year(), date.month(), date.day());
             let text = format!("{y:04}-{m:02}-{d:02}");

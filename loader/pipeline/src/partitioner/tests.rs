@@ -53,6 +53,7 @@ fn place(schema: &TableSchema, grouping: &Grouping, rows: &[(&str, i64)]) -> Vec
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one table")]
 fn every_unusable_or_unlikely_time_has_its_place() {
     let schema = schema(&[("ts", "int64"), ("text", "string")]);
     let grouping = Grouping {

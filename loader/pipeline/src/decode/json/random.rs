@@ -16,8 +16,8 @@ enum Doc {
     Bool(bool),
     Number(String),
     Text(String),
-    Array(Vec<Doc>),
-    Object(Vec<(String, Doc)>),
+    Array(Vec<Self>),
+    Object(Vec<(String, Self)>),
 }
 
 /// Renders with spaces and escapes that `style` picks.
