@@ -434,7 +434,7 @@ mod tests {
             (good.replace("retention.ms", "retention.MS"), "checksum"),
             (good.replace("\"version\":1", "\"version\":2"), "version 2"),
             (good.replace(FORMAT, "other"), "format"),
-            (good[..good.len() / 2].to_owned(), "not JSON"),
+            (good.chars().take(good.len() / 2).collect(), "not JSON"),
             (String::new(), "not JSON"),
         ] {
             fs::write(&path, bad).unwrap();

@@ -194,6 +194,7 @@ fn configured(topic_name: &str, key: &str, value: Option<&str>) -> CreatableTopi
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 async fn topics_are_created_with_what_fits_one_broker() {
     let broker = TestBroker::start_with(|config| {
         config.num_partitions = 4;

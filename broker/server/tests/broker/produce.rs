@@ -51,6 +51,7 @@ async fn refused(broker: &TestBroker, topic: &str, records: Bytes) -> (&'static 
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 async fn batches_that_are_not_right_are_refused_and_nothing_is_appended() {
     let broker = TestBroker::start().await;
     let mut wire = broker.connect().await;
@@ -71,7 +72,7 @@ async fn batches_that_are_not_right_are_refused_and_nothing_is_appended() {
     let attributes = |attributes: u8| edited(&good, |bytes| bytes[22] = attributes);
     let length = |length: i32| {
         edited(&good, |bytes| {
-            bytes[8..12].copy_from_slice(&length.to_be_bytes())
+            bytes[8..12].copy_from_slice(&length.to_be_bytes());
         })
     };
     let gzip = compressed(Compression::Gzip, &["one", "two"]);

@@ -355,11 +355,12 @@ pub(crate) fn fetch_topic(topic: &str, from: &[(i32, i64)]) -> FetchTopic {
     }
 }
 
-pub(crate) fn only_partition(response: FetchResponse) -> PartitionData {
+pub(crate) fn only_partition(mut response: FetchResponse) -> PartitionData {
     assert_eq!((response.error_code, response.session_id), (0, 0));
     assert_eq!(response.responses.len(), 1);
-    assert_eq!(response.responses[0].partitions.len(), 1);
-    response.responses[0].partitions[0].clone()
+    let mut topic = response.responses.remove(0);
+    assert_eq!(topic.partitions.len(), 1);
+    topic.partitions.remove(0)
 }
 
 /// A batch of records with these values, stamped 1000, 1001, …
@@ -410,7 +411,7 @@ pub(crate) fn batches_of(data: &PartitionData) -> Vec<RecordBatch> {
 pub(crate) fn values_of(data: &PartitionData) -> Vec<(i64, String)> {
     let mut values = Vec::new();
     for batch in batches_of(data) {
-        for record in batch.records(1 << 24).unwrap().iter() {
+        for record in &batch.records(1 << 24).unwrap() {
             let record = record.unwrap();
             let value = String::from_utf8(record.value.unwrap().to_vec()).unwrap();
             values.push((record.offset, value));
