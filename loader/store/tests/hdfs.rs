@@ -1,5 +1,7 @@
 //! The store on a real HDFS: NameNode and three datanodes.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as the tests do")]
+
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
@@ -297,52 +299,98 @@ fn an_unknown_host_is_unreachable() {
     });
 }
 
-/// Passes connections on to `target`; can swallow what comes back.
+/// What a [`Proxy`] does with the next answer from the server.
+#[derive(Clone, Copy)]
+enum Answers {
+    /// Passes it on.
+    Pass,
+    /// Ends the connection instead.
+    Cut,
+    /// Never passes anything on that connection again, and leaves it open: a machine that is gone.
+    Freeze,
+}
+
+/// Passes connections on to a server.
 struct Proxy {
     port: u16,
-    swallow: watch::Sender<bool>,
+    answers: watch::Sender<Answers>,
 }
 
 impl Proxy {
     async fn start(target: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let swallow = watch::Sender::new(false);
-        let swallowing = swallow.clone();
+        let answers = watch::Sender::new(Answers::Pass);
+        let shared = answers.clone();
         RUNTIME.spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect(&target).await.unwrap();
-                RUNTIME.spawn(Self::pass(client, server, swallowing.subscribe()));
+                RUNTIME.spawn(Self::pass(client, server, shared.subscribe()));
             }
         });
-        Self { port, swallow }
+        Self { port, answers }
     }
 
-    /// Ends both connections when the first answer arrives that is to be swallowed.
-    async fn pass(client: TcpStream, server: TcpStream, swallow: watch::Receiver<bool>) {
+    async fn store(&self, config: &StoreConfig) -> Arc<dyn Store> {
+        let location = format!("hdfs://127.0.0.1:{}/", self.port);
+        open(&location, config).await.unwrap().0
+    }
+
+    async fn pass(client: TcpStream, server: TcpStream, answers: watch::Receiver<Answers>) {
         let (mut from_client, mut to_client) = client.into_split();
         let (mut from_server, mut to_server) = server.into_split();
-        let there = async {
+        let requests = async {
             // Ends with the connection, in either direction.
             tokio::io::copy(&mut from_client, &mut to_server).await.ok();
         };
-        let back = async {
+        let responses = async {
             let mut buffer = bytes::BytesMut::with_capacity(1 << 16);
             while from_server
                 .read_buf(&mut buffer)
                 .await
                 .is_ok_and(|read| read > 0)
             {
-                if *swallow.borrow() || to_client.write_all_buf(&mut buffer).await.is_err() {
+                let answers = *answers.borrow();
+                match answers {
+                    Answers::Pass => {}
+                    Answers::Cut => break,
+                    Answers::Freeze => std::future::pending().await,
+                }
+                if to_client.write_all_buf(&mut buffer).await.is_err() {
                     break;
                 }
             }
         };
         tokio::select! {
-            () = there => {}
-            () = back => {}
+            () = requests => {}
+            () = responses => {}
         }
     }
+}
+
+#[test]
+fn a_namenode_that_vanished_is_given_up_for_a_new_connection() {
+    RUNTIME.block_on(async {
+        let hdfs = test_support::hdfs();
+        let (_, root) = scratch().await;
+        let proxy = Proxy::start(hdfs.address()).await;
+        let operation_timeout = Duration::from_secs(3);
+        let store = proxy
+            .store(&StoreConfig {
+                operation_timeout,
+                ..config(hdfs)
+            })
+            .await;
+        assert!(store.stat(&root).await.unwrap().is_some());
+        proxy.answers.send_replace(Answers::Freeze);
+        let (one, two) = tokio::join!(store.stat(&root), store.list(&root));
+        for error in [one.unwrap_err(), two.unwrap_err()] {
+            assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
+        }
+        // Somebody serves at that address again; the old connection stays dead.
+        proxy.answers.send_replace(Answers::Pass);
+        assert!(store.stat(&root).await.unwrap().is_some());
+    });
 }
 
 #[test]
@@ -351,13 +399,12 @@ fn a_connection_lost_in_mid_change_leaves_the_outcome_open() {
         let hdfs = test_support::hdfs();
         let (direct, root) = scratch().await;
         let proxy = Proxy::start(hdfs.address()).await;
-        let location = format!("hdfs://127.0.0.1:{}/", proxy.port);
-        let (store, _) = open(&location, &config(hdfs)).await.unwrap();
+        let store = proxy.store(&config(hdfs)).await;
         let (from, to) = (root.join("from"), root.join("to"));
         direct.mkdir(&from).await.unwrap();
         // Connects; then what the NameNode answers gets lost.
         assert!(store.stat(&from).await.unwrap().is_some());
-        proxy.swallow.send_replace(true);
+        proxy.answers.send_replace(Answers::Cut);
         let error = store.rename_no_overwrite(&from, &to).await.unwrap_err();
         assert!(
             matches!(&error, Error::OutcomeUnknown { path, .. } if *path == to),
@@ -379,7 +426,7 @@ fn a_connection_lost_in_mid_change_leaves_the_outcome_open() {
         let error = store.stat(&to).await.unwrap_err();
         assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
         // The same store goes on when the network does.
-        proxy.swallow.send_replace(false);
+        proxy.answers.send_replace(Answers::Pass);
         assert!(store.stat(&to).await.unwrap().is_none());
     });
 }
