@@ -58,13 +58,16 @@ fn each_kind_of_bad_record_fails_the_run_by_name_or_is_set_aside() {
             r#"{"n":1,"ts":3093527980800000}"#.to_owned(),
             "window",
         ),
-        ("bad time: 0", r#"{"n":1,"ts":0}"#.to_owned(), "window"),
-        ("bad time: -1", r#"{"n":1,"ts":-1}"#.to_owned(), "window"),
     ];
     for (kind, line, reason) in cases {
         let broker = broker_with(&around(line));
         let strict = Job::new(&broker.address, "events", "");
-        let failed = strict.load().expect(65);
+        let failed = strict.load();
+        assert_eq!(
+            failed.code, 65,
+            "{kind}: {} {:#}",
+            failed.stderr, failed.json["manifest"]["files"]
+        );
         failed.says(&["events-0", "offset 0", "records.bad_records"]);
         assert!(failed.stderr.contains(reason), "{kind}: {}", failed.stderr);
         assert!(published(&strict).is_empty(), "{kind}");
@@ -91,6 +94,26 @@ fn each_kind_of_bad_record_fails_the_run_by_name_or_is_set_aside() {
         );
         lenient.verify();
     }
+}
+
+#[test]
+fn a_record_without_a_usable_time_is_kept_in_the_default_partition() {
+    // -1 is Kafka's "no timestamp", 0 what unset fields hold: neither may open 1970's directories.
+    let lines: Vec<String> = [-1, 0]
+        .iter()
+        .map(|ts| format!(r#"{{"n":1,"ts":{ts}}}"#))
+        .collect();
+    let broker = broker_with(&lines);
+    let job = Job::new(&broker.address, "events", "");
+    let loaded = job.load().expect(0);
+    let files = loaded.manifest()["files"].as_array().unwrap();
+    let default = "dt=__HIVE_DEFAULT_PARTITION__/hour=__HIVE_DEFAULT_PARTITION__/";
+    assert!(
+        files[0]["path"].as_str().unwrap().starts_with(default),
+        "{files:?}"
+    );
+    assert_eq!((files.len(), &files[0]["rows"]), (1, &2.into()));
+    job.verify();
 }
 
 #[test]
@@ -255,7 +278,10 @@ fn columns_are_inferred_once_and_pinned() {
 async fn a_broker_that_closes_in_mid_fetch_is_asked_again() {
     let port = test_support::free_ports(1).unwrap()[0];
     let advertised = format!("127.0.0.1:{port}");
-    let broker = OurBroker::start_with(&[("LOGFERRY__BROKER__ADVERTISED", &advertised)]);
+    let broker = OurBroker::start_with(&[
+        ("LOGFERRY__BROKER__ADVERTISED", &advertised),
+        ("LOGFERRY__BROKER__FETCH_MAX_BYTES", "100KB"),
+    ]);
     let proxy = TcpProxy::start_on(port, &broker.address).await.unwrap();
     broker.create_topic("events", 1, &[]);
     broker.produce("events", 0, &events(0, 30_000, 10_000));

@@ -80,7 +80,8 @@ fn a_load_that_sleeps_at_any_step_publishes_nothing_twice() {
         pause(Duration::from_millis(150));
         // Others take over, publish, and clear away.
         for _ in 0..3 {
-            job.load().expect(0);
+            let other = job.load();
+            assert_eq!(other.code, 0, "{step}: {}", other.stderr);
         }
         prove(&job, 100, step);
         test_support::process::send(sleeper.id(), Signal::CONT).unwrap();

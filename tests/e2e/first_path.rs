@@ -11,7 +11,7 @@ files = sorted(glob.glob(sys.argv[1] + '/run=*/**/part-*.parquet', recursive=Tru
 schema = pq.ParquetFile(files[0]).schema_arrow
 count = sum(pq.ParquetFile(f).metadata.num_rows for f in files)
 names = duckdb.sql(f\"select count(*), sum(n), count(distinct (_partition, _offset)), count(distinct (dt, hour)) \
-from read_parquet('{sys.argv[1]}/*/*/*/*.parquet', hive_partitioning=true)\").fetchone()
+from read_parquet('{sys.argv[1]}/*/*/*/*.parquet', hive_partitioning=true)\").fetchall()[0]
 print(json.dumps({'count': count, 'duckdb': [int(x) for x in names],
   'types': {f.name: str(f.type) for f in schema}}))
 ";

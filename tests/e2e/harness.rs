@@ -179,7 +179,13 @@ impl Job {
         job
     }
 
-    pub(crate) fn at(dir: TempDir, brokers: &str, topics: &[&str], dataset: String, more: &str) -> Self {
+    pub(crate) fn at(
+        dir: TempDir,
+        brokers: &str,
+        topics: &[&str],
+        dataset: String,
+        more: &str,
+    ) -> Self {
         let file = dir.path().join("job.toml");
         let mut text = format!(
             "[source]\nbrokers = ['{brokers}']\ntopics = {topics:?}\n[output]\ndataset = '{dataset}'\n"
@@ -454,9 +460,9 @@ fn check_whole(run: &Path) {
         for name in list(&dir) {
             let path = dir.join(name);
             if path.is_dir() {
-                open.push(path)
+                open.push(path);
             } else {
-                drop(found.insert(path))
+                found.insert(path);
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::harness::{Job, Loaded, OurBroker, events};
 fn broker_with(records: u64) -> OurBroker {
     let broker = OurBroker::start();
     broker.create_topic("events", 1, &[]);
-    broker.produce("events", 0, &events(0, records, 100));
+    broker.produce("events", 0, &events(0, records, 2_000));
     broker
 }
 
@@ -28,7 +28,7 @@ fn job_in(dir: &std::path::Path, broker: &OurBroker) -> Job {
 
 #[test]
 fn a_full_disk_publishes_nothing_and_is_named() {
-    let tmpfs = Tmpfs::mount(256 << 10).unwrap();
+    let tmpfs = Tmpfs::mount(96 << 10).unwrap();
     let broker = broker_with(30_000);
     let job = job_in(tmpfs.path(), &broker);
     job.load().expect(69).says(&["dataset", "space"]);

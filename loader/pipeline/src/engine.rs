@@ -39,6 +39,8 @@ impl Engine {
         stop: &CancellationToken,
     ) -> Result<(), Error> {
         let give_up = stop.child_token();
+        // A dropped run stops its tasks, too.
+        let _stops_tasks = give_up.clone().drop_guard();
         let mut waiting = tasks.into_iter();
         let mut running = JoinSet::new();
         let mut failure = None;

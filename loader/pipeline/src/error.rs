@@ -417,6 +417,10 @@ fn source_remedy(error: &broker_client::Error) -> Option<String> {
              replica. Nothing after this batch was loaded"
         }
         Source::BatchTooLarge { .. } => "raise `source.max_batch_bytes`",
+        Source::Unreachable { .. } | Source::Disconnected { .. } | Source::NoAnswer { .. } => {
+            "check `source.brokers`, that the brokers run, and that the addresses they advertise can be \
+             reached from here"
+        }
         other => other.remedy(),
     };
     Some(text.to_owned())

@@ -265,21 +265,21 @@ impl Load {
         let started = tokio::time::Instant::now();
         let timeout = duration_ms(self.job.engine.lease_timeout.as_ms());
         let fingerprint = fingerprint(&self.job)?;
-        let before = newest(&driver.place).await?;
+        let before = match newest(&driver.place).await {
+            Ok(before) => before,
+            Err(error) => {
+                staging.discard().await;
+                return Err(error);
+            }
+        };
         let (mut staging, resumed) = staging
             .take_over(&fingerprint, before.as_ref(), timeout)
             .await?;
         let lost = staging.keep_lease(timeout);
-        let gone = || Error::Fenced {
-            what: format!(
-                "{} was taken over or cleared away",
-                staging.paths().directory()
-            ),
-        };
         let planned = tokio::select! {
             planned = self.planned(&driver, &staging, resumed, timeout) => planned,
             () = self.stop.cancelled() => Err(Error::Stopped),
-            () = lost.cancelled() => Err(gone()),
+            () = lost.cancelled() => Err(staging.gone()),
         };
         let outcome = match planned {
             Ok((plan, _)) if !plan.is_worth_publishing() => Ok(Outcome::Nothing(plan.left_out)),
@@ -289,13 +289,20 @@ impl Load {
                     .limits
                     .time_budget
                     .map(|budget| duration_ms(budget.as_ms()));
-                let deadline = budget.map(|budget| started + budget);
-                tokio::select! {
-                    outcome = self.finish(&driver, &staging, plan, newest, deadline) => outcome,
-                    () = lost.cancelled() => Err(gone()),
-                }
+                let engine = Engine {
+                    threads: threads(&self.job),
+                    attempts: self.job.engine.attempts,
+                    deadline: budget.map(|budget| started + budget),
+                };
+                let plan = Arc::new(plan);
+                self.finish(&driver, &staging, plan, newest, &engine, &lost)
+                    .await
             }
             Err(error) => Err(error),
+        };
+        let outcome = match outcome {
+            Err(error) if staging.explains(&error).await => Err(staging.gone()),
+            outcome => outcome,
         };
         match &outcome {
             Err(error) if error.leaves_work() => staging.leave_for_next().await,
@@ -326,11 +333,11 @@ impl Load {
         &self,
         driver: &Driver,
         staging: &Staging,
-        plan: Plan,
+        plan: Arc<Plan>,
         newest: Option<Manifest>,
-        deadline: Option<tokio::time::Instant>,
+        engine: &Engine,
+        lost: &CancellationToken,
     ) -> Result<Outcome, Error> {
-        let plan = Arc::new(plan);
         let done: BTreeSet<u32> = finished(&driver.place, staging, &plan)
             .await?
             .into_keys()
@@ -344,18 +351,18 @@ impl Load {
             prefetch_bytes: bytes(self.job.engine.prefetch_bytes),
             progress: Arc::clone(&self.progress),
         };
-        let engine = Engine {
-            threads: threads(&self.job),
-            attempts: self.job.engine.attempts,
-            deadline,
-        };
         let waiting = plan
             .tasks
             .iter()
             .filter(|t| !done.contains(&t.task))
             .cloned()
             .collect();
-        engine.run(&context, waiting, &self.stop).await?;
+        tokio::select! {
+            done = engine.run(&context, waiting, &self.stop) => done?,
+            () = lost.cancelled() => return Err(staging.gone()),
+        }
+        // From here on a lost lease is no reason to stop: each step finds out by itself whether it is
+        // fenced, and after the rename the run is published whatever became of the staging directory.
         self.progress.assembling();
         let selection = Selection::choose(&plan, finished(&driver.place, staging, &plan).await?);
         if selection.reports.is_empty() && !plan.tasks.is_empty() {

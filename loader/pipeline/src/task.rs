@@ -144,12 +144,12 @@ async fn write_files(
             }
             if transform.rows_pending() >= DRAIN_ROWS || transform.bytes_pending() >= DRAIN_BYTES {
                 files.write(transform.drain()?).await?;
-                failpoint!("task.written");
             }
         }
         ranges.push(reader.finish()?);
     }
     files.write(transform.drain()?).await?;
+    failpoint!("task.written");
     let written = files.close().await?;
     for range in &mut ranges {
         let nothing = Counts::default();

@@ -91,6 +91,12 @@ impl Staging {
     /// Whatever the store says.
     pub async fn write_plan(&self, plan: &Plan) -> Result<(), Error> {
         failpoint!("plan.before_write");
+        // First: a plan that the next run takes over must have room for its tasks.
+        self.place
+            .store
+            .mkdir(&self.paths.tasks())
+            .await
+            .map_err(|e| self.fenced_if_gone(e))?;
         let bytes = sealed::seal(plan).map_err(internal)?;
         self.place
             .store
@@ -98,11 +104,6 @@ impl Staging {
             .await
             .map_err(|e| self.fenced_if_gone(e))?;
         failpoint!("plan.written");
-        self.place
-            .store
-            .mkdir(&self.paths.tasks())
-            .await
-            .map_err(|e| self.fenced_if_gone(e))?;
         Ok(())
     }
 
@@ -111,8 +112,8 @@ impl Staging {
     /// # Errors
     /// Whatever the store says.
     pub async fn drop_plan(&self) -> Result<(), Error> {
-        self.place.store.delete(&self.paths.tasks()).await?;
         self.place.store.delete(&self.paths.plan()).await?;
+        self.place.store.delete(&self.paths.tasks()).await?;
         Ok(())
     }
 
@@ -254,6 +255,28 @@ impl Staging {
     fn age(&self, entry: &Entry) -> Duration {
         let ms = self.made_at_ms.saturating_sub(entry.modified_ms);
         Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+    }
+
+    /// The error of a driver whose directory is no longer its own.
+    #[must_use]
+    pub fn gone(&self) -> Error {
+        taken_over(&self.paths)
+    }
+
+    /// Whether an error only shows that another driver took this directory: something in it is missing
+    /// because all of it is.
+    pub async fn explains(&self, error: &Error) -> bool {
+        let missing = matches!(
+            error,
+            Error::Store(
+                loader_store::Error::NotFound { .. } | loader_store::Error::ParentMissing { .. }
+            )
+        );
+        missing
+            && matches!(
+                self.place.store.stat(self.paths.directory()).await,
+                Ok(None)
+            )
     }
 
     /// A missing parent inside staging means that another driver has taken the directory.
