@@ -51,7 +51,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// SplitMix64.
+/// The generator `SplitMix64`.
 fn numbers(mut seed: u64) -> impl FnMut(usize) -> usize {
     move |below| {
         seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);

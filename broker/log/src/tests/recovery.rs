@@ -282,10 +282,10 @@ fn missing_and_wrong_indexes_are_rebuilt_byte_for_byte() {
         ("missing", |path, _| fs::remove_file(path).unwrap()),
         ("empty", |path, _| fs::write(path, b"").unwrap()),
         ("half an entry", |path, good| {
-            fs::write(path, &good[..good.len() - 3]).unwrap()
+            fs::write(path, &good[..good.len() - 3]).unwrap();
         }),
         ("zeros", |path, good| {
-            fs::write(path, vec![0; good.len()]).unwrap()
+            fs::write(path, vec![0; good.len()]).unwrap();
         }),
         ("plausible but untrue", |path, good| {
             let mut bytes = good.to_vec();
@@ -298,7 +298,7 @@ fn missing_and_wrong_indexes_are_rebuilt_byte_for_byte() {
             fs::write(path, bytes).unwrap();
         }),
         ("another one's", |path, good| {
-            fs::write(path, [good, good].concat()).unwrap()
+            fs::write(path, [good, good].concat()).unwrap();
         }),
     ];
     for (name, spoil) in spoil {
