@@ -205,6 +205,7 @@ struct Fetcher {
 impl Fetcher {
     async fn run(mut self, chunks: mpsc::Sender<Result<Chunk>>, stop: CancellationToken) {
         tokio::select! {
+            biased;
             () = stop.cancelled() => {}
             () = self.fetch_all(&chunks) => {}
         }

@@ -1,5 +1,10 @@
 //! The client against Apache Kafka, with the Java client at the other end.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests, outside of #[test] functions"
+)]
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -60,7 +65,7 @@ async fn read(range: &mut RangeFetch) -> (Vec<String>, Vec<BatchKind>) {
         if batch.kind != BatchKind::Data {
             continue;
         }
-        for record in batch.batch.records(64 << 20).unwrap().iter() {
+        for record in &batch.batch.records(64 << 20).unwrap() {
             let value = record.unwrap().value.unwrap().to_vec();
             values.push(String::from_utf8(value).unwrap());
         }

@@ -152,6 +152,7 @@ impl Sender {
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         tokio::select! {
+            biased;
             () = stop.cancelled() => {}
             () = self.send_all() => {}
         }

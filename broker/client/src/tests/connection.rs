@@ -146,7 +146,7 @@ async fn answer_of_another_request_poisons() {
 async fn oversize_frame_is_refused_before_it_is_read() {
     let (_peer, connection) = open(|_| {
         let mut frame = BytesMut::new();
-        frame.put_u32(CAP as u32 + 1);
+        frame.put_i32(i32::try_from(CAP).unwrap() + 1);
         Reaction::Write(frame.freeze())
     })
     .await;

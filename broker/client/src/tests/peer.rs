@@ -237,40 +237,49 @@ impl Serve {
     }
 
     fn as_a_broker(&self, incoming: &Incoming) -> Reaction {
-        match incoming.key() {
-            ApiKey::ApiVersions => {
-                let offered = TABLE
-                    .iter()
-                    .filter(|(key, ..)| !self.world.lacks.contains(key));
-                let api =
-                    |&(key, min_version, max_version, _): &(ApiKey, i16, i16, i16)| ApiVersion {
-                        api_key: key.code(),
-                        min_version,
-                        max_version,
-                    };
-                let api_keys = offered.map(api).collect();
-                incoming.answer(&ApiVersionsResponse {
-                    api_keys,
-                    ..Default::default()
-                })
-            }
-            ApiKey::Metadata => incoming.answer(&self.metadata()),
-            ApiKey::ListOffsets => {
-                let request: ListOffsetsRequest = incoming.decode();
-                let at = request.topics[0].partitions[0].timestamp;
-                let (start, end) = *self.world.offsets.lock().unwrap();
-                let partition = ListOffsetsPartitionResponse {
-                    offset: if at == -2 { start } else { end },
-                    ..Default::default()
-                };
-                let (name, partitions) = (request.topics[0].name.clone(), vec![partition]);
-                let topics = vec![ListOffsetsTopicResponse { name, partitions }];
-                incoming.answer(&ListOffsetsResponse {
-                    topics,
-                    ..Default::default()
-                })
-            }
-            other => panic!("the script says nothing about {other:?}"),
+        let key = incoming.key();
+        if key == ApiKey::ApiVersions {
+            return incoming.answer(&self.versions());
+        }
+        if key == ApiKey::Metadata {
+            return incoming.answer(&self.metadata());
+        }
+        assert_eq!(key, ApiKey::ListOffsets, "the script says nothing about it");
+        incoming.answer(&self.list_offsets(&incoming.decode()))
+    }
+
+    fn versions(&self) -> ApiVersionsResponse {
+        let offered = TABLE
+            .iter()
+            .filter(|(key, ..)| !self.world.lacks.contains(key));
+        let api = |&(key, min_version, max_version, _): &(ApiKey, i16, i16, i16)| ApiVersion {
+            api_key: key.code(),
+            min_version,
+            max_version,
+        };
+        let api_keys = offered.map(api).collect();
+        ApiVersionsResponse {
+            api_keys,
+            ..Default::default()
+        }
+    }
+
+    fn list_offsets(&self, request: &ListOffsetsRequest) -> ListOffsetsResponse {
+        let asked = &request.topics[0];
+        let (start, end) = *self.world.offsets.lock().unwrap();
+        let earliest = asked.partitions[0].timestamp == -2;
+        let offset = if earliest { start } else { end };
+        let partitions = vec![ListOffsetsPartitionResponse {
+            offset,
+            ..Default::default()
+        }];
+        let topics = vec![ListOffsetsTopicResponse {
+            name: asked.name.clone(),
+            partitions,
+        }];
+        ListOffsetsResponse {
+            topics,
+            ..Default::default()
         }
     }
 

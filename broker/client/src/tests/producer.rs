@@ -46,7 +46,7 @@ impl Log {
         known.push((header.base_sequence, offset));
         *next += header.records_count;
         let records = batch.records(1 << 20).unwrap();
-        for record in records.iter() {
+        for record in &records {
             let value = record.unwrap().value.unwrap().to_vec();
             self.values.push(String::from_utf8(value).unwrap());
         }

@@ -1,5 +1,10 @@
 //! Ranges and a peer that serves them badly.
 
+#![expect(
+    clippy::single_range_in_vec_init,
+    reason = "the offsets of batches are compared as ranges"
+)]
+
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
