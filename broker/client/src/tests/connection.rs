@@ -207,7 +207,7 @@ async fn answer_of_a_dropped_call_is_thrown_away() {
     let (peer, connection) = open(move |incoming| {
         let nth = count.fetch_add(1, Ordering::SeqCst);
         let frame = incoming.frame(&response(i32::try_from(nth).unwrap()));
-        Reaction::Later(Duration::from_millis(100), frame)
+        Reaction::Later(Duration::from_millis(500), frame)
     })
     .await;
     let dropped = tokio::time::timeout(Duration::from_millis(20), ask(&connection, LIMIT)).await;
@@ -224,7 +224,7 @@ async fn answer_of_a_dropped_call_is_thrown_away() {
 #[tokio::test]
 async fn dropped_call_that_hangs_is_noticed_by_the_next() {
     let (_peer, connection) = open(|_| Reaction::Ignore).await;
-    let limit = Duration::from_millis(50);
+    let limit = Duration::from_millis(500);
     let dropped = tokio::time::timeout(Duration::from_millis(10), ask(&connection, limit)).await;
     assert!(dropped.is_err());
     tokio::time::sleep(limit).await;

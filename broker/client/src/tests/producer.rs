@@ -222,15 +222,13 @@ async fn records_that_linger_share_a_batch() {
 
 #[tokio::test]
 async fn full_buffer_makes_send_wait_and_lets_lingering_batches_go() {
-    let answer = Arc::new(tokio::sync::Semaphore::new(0));
     let log = Arc::new(Mutex::new(Log::default()));
     let broker = Arc::clone(&log);
     let peer = producing(World::default(), move |incoming, _| {
         let frame = produced(incoming, broker.lock().unwrap().append(incoming));
-        Reaction::Later(Duration::from_millis(300), frame)
+        Reaction::Later(Duration::from_secs(1), frame)
     })
     .await;
-    drop(answer);
     let config = ProducerConfig {
         linger: Duration::from_secs(3600),
         buffer_bytes: 1000,
