@@ -230,7 +230,7 @@ impl Printer {
         };
         let records = batch.records(MAX_DECOMPRESSED).map_err(damaged)?;
         let mut line = Vec::new();
-        for record in records.iter() {
+        for record in &records {
             let record = record.map_err(damaged)?;
             if !reading.range.contains(&record.offset) {
                 continue;

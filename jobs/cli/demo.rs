@@ -210,7 +210,7 @@ fn event(number: u64, time_ms: i64, into: &mut String) {
     debug_assert!(written.is_ok(), "writing to a string cannot fail");
 }
 
-/// Bits that look random, from a number (the finalizer of SplitMix64).
+/// Bits that look random, from a number (the finalizer of `SplitMix64`).
 const fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

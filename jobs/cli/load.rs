@@ -83,7 +83,7 @@ impl LoadCommand {
             run_task(&plan, task, &store, attempts, progress).await?;
             return Ok(None);
         }
-        let job = config::read_job(self.job.as_deref().unwrap_or(Path::new("")))?;
+        let job = config::read_job(self.job.as_deref().unwrap_or_else(|| Path::new("")))?;
         let stop = shutdown::on_signal()?;
         let mut worst = Worst::default();
         for (location, topics) in datasets(&job)? {
@@ -113,9 +113,9 @@ impl LoadCommand {
                 Err(error) => return Ok(Err(error.into())),
             };
             if self.json {
-                out::json(&plan)?
+                out::json(&plan)?;
             } else {
-                print_plan(&load.location, &plan)?
+                print_plan(&load.location, &plan)?;
             }
             return Ok(Ok(None));
         }

@@ -33,9 +33,9 @@ impl StatusCommand {
             let client = Client::connect(config).await;
             let status = status(&place, &job, &topics, client).await?;
             if self.json {
-                out::json(&status)?
+                out::json(&status)?;
             } else {
-                print(&status)?
+                print(&status)?;
             }
         }
         Ok(None)

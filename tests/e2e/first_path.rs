@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use crate::harness::{Job, OurBroker, assert_success, events, list, logferry, produce};
 
-/// What foreign readers see: count, sum of `n`, types, hours; from pyarrow and DuckDB.
+/// What foreign readers see: count, sum of `n`, types, hours; from pyarrow and `DuckDB`.
 const READ_BACK: &str = "
 import sys, glob, json, pyarrow.parquet as pq, duckdb
 files = sorted(glob.glob(sys.argv[1] + '/run=*/**/part-*.parquet', recursive=True))
@@ -158,7 +158,7 @@ fn a_dry_run_prints_the_plan_and_writes_nothing() {
     assert_success(&output);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("events-0: offsets 0 to 10"), "{text}");
-    assert!(!std::path::Path::new(&job.dataset).exists());
+    assert!(list(std::path::Path::new(&job.dataset)).is_empty());
 }
 
 #[test]

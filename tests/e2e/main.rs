@@ -13,6 +13,14 @@
 //!
 //! Tests named `long_…` are campaigns for `tests/long`.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+
 mod bad_input;
 mod contention;
 mod determinism;

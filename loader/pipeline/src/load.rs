@@ -294,8 +294,11 @@ impl Load {
                     attempts: self.job.engine.attempts,
                     deadline: budget.map(|budget| started + budget),
                 };
-                let plan = Arc::new(plan);
-                self.finish(&driver, &staging, plan, newest, &engine, &lost)
+                let planned = Planned {
+                    plan: Arc::new(plan),
+                    newest,
+                };
+                self.finish(&driver, &staging, planned, &engine, &lost)
                     .await
             }
             Err(error) => Err(error),
@@ -333,11 +336,11 @@ impl Load {
         &self,
         driver: &Driver,
         staging: &Staging,
-        plan: Arc<Plan>,
-        newest: Option<Manifest>,
+        planned: Planned,
         engine: &Engine,
         lost: &CancellationToken,
     ) -> Result<Outcome, Error> {
+        let Planned { plan, newest } = planned;
         let done: BTreeSet<u32> = finished(&driver.place, staging, &plan)
             .await?
             .into_keys()
@@ -369,10 +372,30 @@ impl Load {
             return Ok(Outcome::OutOfTime);
         }
         selection.check_rejected(&plan)?;
+        self.confirm_topics(&driver.client, &plan).await?;
         let manifest = publish(&driver.place, staging, &plan, &selection, newest).await?;
         self.progress.published(&manifest);
         self.export_offsets(&driver.client, &manifest).await;
         Ok(Outcome::Published(Box::new(manifest)))
+    }
+
+    /// A topic deleted and made again while it was read would have mixed two logs: the ids must still be
+    /// those of the plan (I6).
+    async fn confirm_topics(&self, client: &Client, plan: &Plan) -> Result<(), Error> {
+        if plan.tasks.is_empty() {
+            return Ok(());
+        }
+        let now = client.topics(Some(&self.topics)).await?;
+        for planned in plan.partitions.iter().filter(|p| p.topic_id.is_some()) {
+            let found = now.iter().find(|topic| topic.name == planned.topic);
+            if found
+                .is_some_and(|topic| topic.error.is_none() && topic.topic_id != planned.topic_id)
+            {
+                let topic = planned.topic.clone();
+                return Err(broker_client::Error::TopicReplaced { topic }.into());
+            }
+        }
+        Ok(())
     }
 
     /// Consumer-group offsets for lag tools. Never read back; an error here fails nothing.
@@ -392,6 +415,12 @@ impl Load {
             }
         }
     }
+}
+
+/// A stored plan, and the newest manifest under it.
+struct Planned {
+    plan: Arc<Plan>,
+    newest: Option<Manifest>,
 }
 
 struct Driver {

@@ -146,7 +146,7 @@ impl Plan {
         TransformSpec {
             schema: self.schema.clone(),
             grouping: self.grouping.clone(),
-            policy: self.policy.clone(),
+            policy: self.policy,
             plan_time_ms: self.planned_at_ms,
         }
     }
@@ -291,7 +291,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, Error> {
         },
         schema: request.schema.clone(),
         grouping: job.grouping.clone(),
-        policy: job.records.clone(),
+        policy: job.records,
         parquet: job.output.parquet.clone(),
         limits: PlannedLimits {
             max_groups: job.limits.max_groups,

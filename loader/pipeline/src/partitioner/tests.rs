@@ -331,47 +331,32 @@ fn ungrouped_rows_are_not_judged_by_their_time() {
 
 #[test]
 fn zones_follow_their_rules_on_every_side_of_a_change() {
-    // 2026-10-25 01:00 UTC is the end of summer time in Berlin; half-hour zones shift hours.
-    for (zone, time, expected) in [
+    // The end of summer time in Berlin; a zone between hours; a change of half an hour.
+    for (zone, cases) in [
         (
             "Europe/Berlin",
-            "2026-10-24T23:59:59Z",
-            "dt=2026-10-25/hour=01",
-        ),
-        (
-            "Europe/Berlin",
-            "2026-10-25T00:59:59.999Z",
-            "dt=2026-10-25/hour=02",
-        ),
-        (
-            "Europe/Berlin",
-            "2026-10-25T01:00:00Z",
-            "dt=2026-10-25/hour=02",
-        ),
-        (
-            "Europe/Berlin",
-            "2026-10-25T02:00:00Z",
-            "dt=2026-10-25/hour=03",
+            vec![
+                ("2026-10-24T23:59:59Z", "dt=2026-10-25/hour=01"),
+                ("2026-10-25T00:59:59.999Z", "dt=2026-10-25/hour=02"),
+                ("2026-10-25T01:00:00Z", "dt=2026-10-25/hour=02"),
+                ("2026-10-25T02:00:00Z", "dt=2026-10-25/hour=03"),
+            ],
         ),
         (
             "Asia/Kolkata",
-            "2026-11-30T18:29:59Z",
-            "dt=2026-11-30/hour=23",
-        ),
-        (
-            "Asia/Kolkata",
-            "2026-11-30T18:30:00Z",
-            "dt=2026-12-01/hour=00",
+            vec![
+                ("2026-11-30T18:29:59Z", "dt=2026-11-30/hour=23"),
+                ("2026-11-30T18:30:00Z", "dt=2026-12-01/hour=00"),
+            ],
         ),
         (
             "Australia/Lord_Howe",
-            "2026-10-03T15:29:59Z",
-            "dt=2026-10-04/hour=01",
-        ),
-        (
-            "Australia/Lord_Howe",
-            "2026-10-03T15:30:00Z",
-            "dt=2026-10-04/hour=02",
+            vec![
+                ("2026-10-03T15:15:00Z", "dt=2026-10-04/hour=01"),
+                ("2026-10-03T15:29:59Z", "dt=2026-10-04/hour=01"),
+                ("2026-10-03T15:30:00Z", "dt=2026-10-04/hour=02"),
+                ("2026-10-03T15:45:00Z", "dt=2026-10-04/hour=02"),
+            ],
         ),
     ] {
         let grouping = Grouping {
@@ -379,11 +364,21 @@ fn zones_follow_their_rules_on_every_side_of_a_change() {
             max_past: Period::days(365),
             ..Grouping::default()
         };
-        let at = time.parse::<Timestamp>().unwrap().as_millisecond();
-        // The rows before warm the cache with neighbouring hours.
-        let rows = [at - HOUR, at + HOUR, at - 1, at].map(|at| ("{}", at));
-        let placed = place(&schema(&[]), &grouping, &rows);
-        assert_eq!(placed[3], format!("{expected} from 0"), "{zone} {time}");
+        // Both ways, since what was looked up before is kept.
+        for backwards in [false, true] {
+            let mut cases = cases.clone();
+            if backwards {
+                cases.reverse();
+            }
+            let at = |time: &str| time.parse::<Timestamp>().unwrap().as_millisecond();
+            let rows: Vec<_> = cases.iter().map(|(time, _)| ("{}", at(time))).collect();
+            let placed = place(&schema(&[]), &grouping, &rows);
+            let expected: Vec<_> = cases
+                .iter()
+                .map(|(_, path)| format!("{path} from 0"))
+                .collect();
+            assert_eq!(placed, expected, "{zone}");
+        }
     }
 }
 

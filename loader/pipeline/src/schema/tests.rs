@@ -245,6 +245,7 @@ fn allowed_changes_are_listed_and_others_refused_by_name() {
         ("int64", "int32"),
         ("int64", "float64"),
         ("decimal(5,2)", "decimal(5,3)"),
+        ("decimal(5,2)", "decimal(7,3)"),
         ("decimal(7,2)", "decimal(6,2)"),
         ("string", "json"),
         ("timestamp_ms", "timestamp_us"),

@@ -125,7 +125,7 @@ fn count_in(
     wanted: &Range<i64>,
 ) -> Result<u64, broker_client::protocol::record::Error> {
     let mut count = 0;
-    for record in records.iter() {
+    for record in records {
         count += u64::from(wanted.contains(&record?.offset));
     }
     Ok(count)

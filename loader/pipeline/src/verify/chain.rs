@@ -43,7 +43,7 @@ impl Check<'_> {
         let named = self.manifest.previous;
         match (named, before) {
             (None, None) if !first => {
-                self.add("names no run before it, and is not the first".to_owned())
+                self.add("names no run before it, and is not the first".to_owned());
             }
             (Some(named), None) if first => {
                 self.add(format!("continues {}, which is gone", name(named.number)));
