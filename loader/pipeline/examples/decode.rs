@@ -1,5 +1,5 @@
 //! Speed of decoding, grouping and writing, in records per CPU second of one thread:
-//! `cargo run --release -p loader-pipeline --example decode [RECORDS]`.
+//! `cargo run --release -p loader-pipeline --example decode [RECORDS] [STAGE]`.
 //!
 //! The records are page views of about 186 bytes with five fields, in batches of 1,000, their event
 //! times rising through one day: 24 directories.
@@ -214,6 +214,9 @@ fn run(
 }
 
 fn time(name: &str, count: u64, work: impl FnOnce() -> Result<u64>) -> Result<()> {
+    if std::env::args().nth(2).is_some_and(|wanted| wanted != name) {
+        return Ok(());
+    }
     let before = cpu_ticks()?;
     let result = work()?;
     let ticks = cpu_ticks()? - before;

@@ -247,32 +247,34 @@ impl<'a> Cursor<'a> {
         let start = self.at;
         let negative = self.accept(b'-');
         let digits_at = self.at;
-        let mut value: i64 = 0;
-        let mut overflow = false;
+        let mut value: u64 = 0;
         while let Some(digit @ b'0'..=b'9') = self.peek() {
-            let digit = i64::from(digit - b'0');
-            let digit = if negative { -digit } else { digit };
-            match value
-                .checked_mul(10)
-                .and_then(|tens| tens.checked_add(digit))
-            {
-                Some(next) => value = next,
-                None => overflow = true,
-            }
+            value = value.wrapping_mul(10).wrapping_add(u64::from(digit - b'0'));
             self.at += 1;
         }
         let digits = self.at - digits_at;
         let leading_zero = digits > 1 && self.bytes.get(digits_at) == Some(&b'0');
-        if digits == 0 || leading_zero || matches!(self.peek(), Some(b'.' | b'e' | b'E')) {
-            return Err(self.mismatch(start, wanted));
-        }
-        if overflow {
+        if leading_zero {
+            let kind = FaultKind::Expected("no zero in front of digits");
             return Err(Fault {
-                at: start,
-                kind: FaultKind::OutOfRange(wanted),
+                at: digits_at,
+                kind,
             });
         }
-        Ok(value)
+        if digits == 0 || matches!(self.peek(), Some(b'.' | b'e' | b'E')) {
+            return Err(self.mismatch(start, wanted));
+        }
+        // 18 digits cannot have wrapped; more are rare, and read again with care.
+        match i64::try_from(value) {
+            Ok(value) if digits <= 18 => Ok(if negative { -value } else { value }),
+            Ok(_) | Err(_) => {
+                let exact = self.since(start).parse::<i64>();
+                exact.map_err(|_| Fault {
+                    at: start,
+                    kind: FaultKind::OutOfRange(wanted),
+                })
+            }
+        }
     }
 
     /// The fault of the value at `start`, which is not the `wanted` type: broken JSON is told from

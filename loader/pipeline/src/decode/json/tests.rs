@@ -155,7 +155,7 @@ fn bad_records_are_refused_with_their_reason() {
         ),
         (
             b"{\"id\":01}",
-            "malformed JSON at byte 7: expected `,` or `}`, found `1`",
+            "malformed JSON at byte 6: expected no zero in front of digits, found `0`",
         ),
         (
             b"{\"id\":1,\"s\":\"a\x01\"}",
