@@ -9,6 +9,7 @@
 //! | `determinism` | the same plan gives the same bytes (I5) |
 //! | `bad_input` | each wrong input: its exit code, cause and remedy, and nothing half published |
 //! | `store_faults` | full disk, read-only, quota, safe mode, permissions |
+//! | `foreign_clients` | kcat, the Java producer and Kafka's log dump, unmodified, against our broker |
 //! | `flights` | 336,776 real records, every value compared |
 //!
 //! Tests named `long_…` are campaigns for `tests/long`.
@@ -26,6 +27,7 @@ mod contention;
 mod determinism;
 mod first_path;
 mod flights;
+mod foreign_clients;
 mod harness;
 mod kills;
 mod source_changes;

@@ -20,6 +20,8 @@ pub mod dataset;
 pub mod newest;
 pub mod publish;
 pub mod staging;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

@@ -70,7 +70,7 @@ pub struct SourceConfig {
     #[serde(default)]
     pub lag_group: Option<String>,
     /// Largest single record batch that is taken. Default 64 MiB.
-    #[serde(default = "default_max_batch")]
+    #[serde(default = "default_max_batch", with = "crate::quantity::byte_size")]
     pub max_batch_bytes: ByteSize,
     /// One request's time-out (`request.timeout.ms`). Default 30 s.
     #[serde(default = "default_request_timeout")]
@@ -181,6 +181,7 @@ pub struct LimitsConfig {
     /// Most offsets one run takes from a partition. Default: all there are.
     pub max_offsets_per_partition: Option<u64>,
     /// Input bytes (compressed, as the broker stores them) aimed at by one task. Default 256 MiB.
+    #[serde(with = "crate::quantity::byte_size")]
     pub task_bytes: ByteSize,
     /// Most directories one task may write to; one more fails the run (exit 65). Default 2,000.
     pub max_groups: usize,
@@ -198,6 +199,7 @@ pub struct EngineConfig {
     /// Attempts of one task before the run fails. Default 3.
     pub attempts: u32,
     /// Bytes of fetched batches held ahead, per running task. Default 16 MiB.
+    #[serde(with = "crate::quantity::byte_size")]
     pub prefetch_bytes: ByteSize,
     /// A staging directory whose lease is older belongs to a dead run and is taken over. Default 60 s.
     pub lease_timeout: Period,

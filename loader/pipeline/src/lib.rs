@@ -24,10 +24,6 @@ pub mod decode;
 pub mod encode;
 pub mod engine;
 pub mod error;
-#[cfg_attr(
-    not(feature = "failpoints"),
-    allow(unused_macros, reason = "compiles to nothing")
-)]
 pub mod failpoint;
 mod infer;
 pub mod layout;

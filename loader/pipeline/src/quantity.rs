@@ -97,6 +97,21 @@ impl<'de> Deserialize<'de> for Period {
     }
 }
 
+/// Serde adaptor for sizes: read as text (`"256MiB"`) or as a number of bytes, written as a number, since
+/// the text that `ByteSize` writes is rounded and a stored plan must say exactly what was planned.
+pub(crate) mod byte_size {
+    use bytesize::ByteSize;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(size: &ByteSize, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(size.as_u64())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ByteSize, D::Error> {
+        ByteSize::deserialize(from)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

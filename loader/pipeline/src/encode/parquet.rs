@@ -71,8 +71,10 @@ pub struct ParquetOptions {
     pub row_group_rows: usize,
     /// A row group ends when its encoded size reaches this, seen between chunks; an open file holds
     /// about as much in memory. Default 16 MiB.
+    #[serde(with = "crate::quantity::byte_size")]
     pub row_group_bytes: ByteSize,
     /// Size of a data page before compression. Default 1 MiB.
+    #[serde(with = "crate::quantity::byte_size")]
     pub data_page_bytes: ByteSize,
     /// Default `auto`.
     pub dictionary: DictionaryRule,
