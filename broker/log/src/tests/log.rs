@@ -394,7 +394,11 @@ fn truncate_cuts_whole_batches_and_appends_go_on_there() {
     log.append_one(&batch(1), 60, 0).unwrap();
     drop(log);
     let (log, report) = fixture.kill_and_reopen();
-    assert_eq!(report.cut, None);
+    assert_eq!(
+        (report.cut, report.rebuilt_indexes),
+        (None, 0),
+        "indexes were cut too"
+    );
     assert_eq!(base_offsets(&log.reader(), 0), [0]);
     assert_eq!(
         log.end_offset_for_leader_epoch(60),
@@ -550,6 +554,9 @@ fn a_full_disk_undoes_the_append_and_says_so() {
         );
         assert_eq!(files(&fixture.partition_dir(), ".log").len(), 1);
         assert_eq!(base_offsets(&log.reader(), 0), [0]);
+        let segment = files(&fixture.partition_dir(), ".log").pop().unwrap();
+        let left = std::fs::metadata(segment).unwrap().len();
+        assert_eq!(left, log.size_in_bytes(), "nothing half written stays");
     }
     fixture.disk.heal();
     let outcome = log.append_one(&sequenced(9, 0, 3, 3), 0, 0).unwrap();
