@@ -26,7 +26,9 @@ pub fn read(file: Option<&Path>) -> Result<Config, Failure> {
     if let Some(file) = file {
         figment = figment.merge(Toml::file_exact(file));
     }
-    let environment = Env::prefixed("LOGFERRY__").split("__").ignore(&["job"]);
+    let environment = Env::prefixed("LOGFERRY__")
+        .filter(|key| !key.as_str().to_ascii_lowercase().starts_with("job__"))
+        .split("__");
     figment.merge(environment).extract().map_err(refused)
 }
 

@@ -79,9 +79,13 @@ impl From<broker_client::Error> for Failure {
             | broker_client::Error::BatchTooLarge { .. }
             | broker_client::Error::RecordTooLarge { .. } => Exit::Data,
             broker_client::Error::OffsetOutOfRange { .. } => Exit::OffsetsGone,
+            broker_client::Error::Kafka { code, .. } if !code.retriable() => Exit::Usage,
             _ => Exit::Unavailable,
         };
-        let remedy = Some(error.remedy().to_owned());
+        let remedy = match error.root() {
+            broker_client::Error::Kafka { code, .. } if !code.retriable() => None,
+            _ => Some(error.remedy().to_owned()),
+        };
         Self {
             exit,
             remedy,
@@ -112,6 +116,71 @@ impl From<serde_json::Error> for Failure {
             exit: Exit::Failed,
             remedy: None,
             error: error.into(),
+        }
+    }
+}
+
+/// Several datasets: the first that applies of 1, 69, 66, 65, 75, 76 (2 and 143 before all).
+#[derive(Debug, Default)]
+pub struct Worst {
+    failure: Option<Failure>,
+    exit: Option<Exit>,
+    reported: Vec<String>,
+}
+
+const fn rank(exit: Exit) -> u8 {
+    match exit {
+        Exit::Stopped => 0,
+        Exit::Usage => 1,
+        Exit::Failed => 2,
+        Exit::Unavailable => 3,
+        Exit::OffsetsGone => 4,
+        Exit::Data => 5,
+        Exit::Fenced => 6,
+        Exit::Partial => 7,
+    }
+}
+
+impl Worst {
+    /// Takes the outcome of one dataset.
+    pub fn add(&mut self, result: Result<Option<Exit>, Failure>) {
+        let failure = match result {
+            Ok(None) => return,
+            Ok(Some(exit)) => {
+                if self.exit.is_none_or(|known| rank(exit) < rank(known)) {
+                    self.exit = Some(exit);
+                }
+                return;
+            }
+            Err(failure) => failure,
+        };
+        match &mut self.failure {
+            Some(known) if rank(known.exit()) <= rank(failure.exit()) => {
+                self.reported.push(failure.report());
+            }
+            known => {
+                if let Some(milder) = known.replace(failure) {
+                    self.reported.push(milder.report());
+                }
+            }
+        }
+    }
+
+    #[expect(
+        clippy::print_stderr,
+        reason = "the failures of the other datasets; the worst is returned"
+    )]
+    /// The outcome of all; failures but the worst are reported at once.
+    ///
+    /// # Errors
+    /// The worst failure.
+    pub fn outcome(self) -> Outcome {
+        for report in &self.reported {
+            eprint!("{report}");
+        }
+        match self.failure {
+            Some(failure) => Err(failure),
+            None => Ok(self.exit),
         }
     }
 }

@@ -148,12 +148,14 @@ fn job_text(dir: &Path, address: &str) -> String {
 }
 
 fn hints(dir: &Path, job: &Path, address: &str) -> String {
+    let binary = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("logferry"));
+    let logferry = binary.display();
     format!(
         "\nread it      duckdb -c \"select dt, hour, count(*) from '{}/*/*/*/*.parquet' group by all\"\n\
-         go on        logferry broker --data-dir {} --listen {address} &\n\
-         \x20            echo '{{\"event\":\"login\",\"user_id\":1,\"ts\":{}}}' | logferry produce --brokers {address} {TOPIC}\n\
-         \x20            logferry load {}\n\
-         \x20            logferry status {}",
+         go on        {logferry} broker --data-dir {} --listen {address} &\n\
+         \x20            echo '{{\"event\":\"login\",\"user_id\":1,\"ts\":{}}}' | {logferry} produce --brokers {address} {TOPIC}\n\
+         \x20            {logferry} load {}\n\
+         \x20            {logferry} status {}",
         dir.join("warehouse").join(TOPIC).display(),
         dir.join("broker").display(),
         jiff::Timestamp::now().as_millisecond(),

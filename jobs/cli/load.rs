@@ -13,7 +13,7 @@ use loader_pipeline::plan::Plan;
 use serde::Serialize;
 
 use super::out;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, Worst};
 use crate::{config, progress, shutdown};
 
 /// Load new records into the job's dataset: one run, published with its offsets by one rename.
@@ -163,66 +163,6 @@ pub(super) fn datasets(job: &JobConfig) -> Result<Vec<(String, Vec<TopicName>)>,
         return Ok(topics.into_iter().map(one).collect());
     }
     Ok(vec![(path.clone(), topics)])
-}
-
-/// Several datasets: the first that applies of 1, 69, 66, 65, 75, 76 (2 and 143 before all).
-#[derive(Debug, Default)]
-struct Worst {
-    failure: Option<Failure>,
-    exit: Option<Exit>,
-    reported: Vec<String>,
-}
-
-fn rank(exit: Exit) -> u8 {
-    match exit {
-        Exit::Stopped => 0,
-        Exit::Usage => 1,
-        Exit::Failed => 2,
-        Exit::Unavailable => 3,
-        Exit::OffsetsGone => 4,
-        Exit::Data => 5,
-        Exit::Fenced => 6,
-        Exit::Partial => 7,
-    }
-}
-
-impl Worst {
-    fn add(&mut self, result: Result<Option<Exit>, Failure>) {
-        let failure = match result {
-            Ok(None) => return,
-            Ok(Some(exit)) => {
-                if self.exit.is_none_or(|known| rank(exit) < rank(known)) {
-                    self.exit = Some(exit);
-                }
-                return;
-            }
-            Err(failure) => failure,
-        };
-        match &mut self.failure {
-            Some(known) if rank(known.exit()) <= rank(failure.exit()) => {
-                self.reported.push(failure.report());
-            }
-            known => {
-                if let Some(milder) = known.replace(failure) {
-                    self.reported.push(milder.report());
-                }
-            }
-        }
-    }
-
-    #[expect(
-        clippy::print_stderr,
-        reason = "the failures of the other datasets; the worst is returned"
-    )]
-    fn outcome(self) -> Outcome {
-        for report in &self.reported {
-            eprint!("{report}");
-        }
-        match self.failure {
-            Some(failure) => Err(failure),
-            None => Ok(self.exit),
-        }
-    }
 }
 
 fn print_plan(location: &str, plan: &Plan) -> std::io::Result<()> {

@@ -2,14 +2,16 @@
 
 use std::path::PathBuf;
 
+use broker_client::protocol::ids::TopicName;
 use broker_client::{Client, ClientConfig};
 use clap::Args;
+use loader_pipeline::config::JobConfig;
 use loader_pipeline::load::open_place;
 use loader_pipeline::status::{Status, status};
 
 use super::{load, out};
 use crate::config;
-use crate::failure::Outcome;
+use crate::failure::{Outcome, Worst};
 
 /// Show where a job's datasets stand: newest run, positions, lag, runs at work.
 #[derive(Debug, Args)]
@@ -24,37 +26,44 @@ pub(super) struct StatusCommand {
 impl StatusCommand {
     pub(super) async fn run(self) -> Outcome {
         let job = config::read_job(&self.job)?;
+        let mut worst = Worst::default();
         for (location, topics) in load::datasets(&job)? {
-            let place = open_place(&job, &location).await?;
-            let config = ClientConfig {
-                bootstrap: job.source.brokers.clone(),
-                ..ClientConfig::default()
-            };
-            let client = Client::connect(config).await;
-            let status = status(&place, &job, &topics, client).await?;
-            if self.json {
-                out::json(&status)?;
-            } else {
-                print(&status)?;
-            }
+            worst.add(self.one(&job, &location, &topics).await);
+        }
+        worst.outcome()
+    }
+
+    async fn one(&self, job: &JobConfig, location: &str, topics: &[TopicName]) -> Outcome {
+        let place = open_place(job, location).await?;
+        let bootstrap = job.source.brokers.clone();
+        let client = Client::connect(ClientConfig {
+            bootstrap,
+            ..ClientConfig::default()
+        })
+        .await;
+        let status = status(&place, job, topics, client).await?;
+        if self.json {
+            out::json(&status)?;
+        } else {
+            print(&status)?;
         }
         Ok(None)
     }
 }
 
 fn print(status: &Status) -> std::io::Result<()> {
-    let Some(newest) = status.newest_run else {
-        return out::line(&format!("{}: no run yet", status.location));
-    };
-    out::line(&format!(
-        "{}: newest {} planned {}, {} rows in {} files, {} rejected",
-        status.location,
-        newest.directory(),
-        time(status.planned_at_ms),
-        status.counts.rows,
-        status.files,
-        status.counts.rejected
-    ))?;
+    match status.newest_run {
+        None => out::line(&format!("{}: no run yet", status.location))?,
+        Some(newest) => out::line(&format!(
+            "{}: newest {} planned {}, {} rows in {} files, {} rejected",
+            status.location,
+            newest.directory(),
+            time(status.planned_at_ms),
+            status.counts.rows,
+            status.files,
+            status.counts.rejected
+        ))?,
+    }
     if let Some(hour) = &status.complete {
         out::line(&format!("complete up to and with {}", hour.directory))?;
     }

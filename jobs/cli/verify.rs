@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{load, out};
 use crate::config;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, Worst};
 
 /// Prove from what lies in the store that a dataset lost nothing and holds nothing twice.
 #[derive(Debug, Args)]
@@ -43,28 +43,33 @@ struct Verified<'a> {
 
 impl Verify {
     pub(super) async fn run(self) -> Outcome {
-        let mut damaged = 0;
+        let mut worst = Worst::default();
         for (location, place) in self.places().await? {
-            let options = VerifyOptions {
-                newest_only: self.newest,
-                without_data: self.without_data,
-                threads: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
-            };
-            let report = verify(&place, options).await?;
-            if self.json {
-                out::json(&Verified {
-                    dataset: &location,
-                    report: &report,
-                })?;
-            } else {
-                print(&location, &report)?;
-            }
-            damaged += report.problems.len();
+            worst.add(self.one(&location, &place).await);
         }
-        if damaged == 0 {
+        worst.outcome()
+    }
+
+    async fn one(&self, location: &str, place: &Place) -> Outcome {
+        let options = VerifyOptions {
+            newest_only: self.newest,
+            without_data: self.without_data,
+            threads: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        };
+        let report = verify(place, options).await?;
+        if self.json {
+            out::json(&Verified {
+                dataset: location,
+                report: &report,
+            })?;
+        } else {
+            print(location, &report)?;
+        }
+        if report.problems.is_empty() {
             return Ok(None);
         }
-        let error = anyhow::anyhow!("{damaged} problems were found");
+        let found = report.problems.len();
+        let error = anyhow::anyhow!("{found} problems were found in {location}");
         Err(Failure::new(Exit::Data, error).try_this(
             "restore what is damaged from a copy or snapshot; docs/operations.md says what each problem means",
         ))

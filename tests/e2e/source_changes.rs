@@ -120,14 +120,42 @@ fn a_range_of_aborted_and_control_records_only_moves_the_end() {
 fn compaction_holes_are_counted() {
     let kafka = kafka();
     let topic = random_topic("compacted");
-    let configs = [("cleanup.policy", "compact")];
+    let configs = [
+        ("cleanup.policy", "compact"),
+        ("segment.ms", "500"),
+        ("min.cleanable.dirty.ratio", "0.001"),
+        ("max.compaction.lag.ms", "500"),
+    ];
     kafka.create_topic(&topic, 1, 1, &configs).unwrap();
-    let lines: Vec<String> = (0..10).map(|n| format!("k{n}={{\"n\":{n}}}")).collect();
-    let output =
-        crate::harness::produce(kafka.bootstrap(), &topic, &["--key-separator", "="], &lines);
-    assert_success(&output);
+    let produce = |from: u64, to: u64| {
+        let lines: Vec<String> = (from..to)
+            .map(|n| format!("k{}={{\"n\":{n}}}", n % 5))
+            .collect();
+        let extra = ["--key-separator", "="];
+        assert_success(&crate::harness::produce(
+            kafka.bootstrap(),
+            &topic,
+            &extra,
+            &lines,
+        ));
+    };
+    produce(0, 50);
+    // The cleaner works on closed segments only: a later record closes the one before.
+    let left = || {
+        crate::harness::pause(std::time::Duration::from_millis(1_000));
+        produce(50, 51);
+        let cat = crate::harness::logferry()
+            .args(["cat", "--brokers", kafka.bootstrap(), &topic, "--to", "50"])
+            .output()
+            .unwrap();
+        assert_success(&cat);
+        String::from_utf8(cat.stdout).unwrap().lines().count()
+    };
+    test_support::wait_until(std::time::Duration::from_secs(120), || left() < 20).unwrap();
     let job = Job::new(kafka.bootstrap(), &topic, TEXT_SCHEMA);
-    assert_eq!(job.load().expect(0).rows(), 10);
+    let loaded = job.load().expect(0);
+    let counts = &loaded.manifest()["ranges"][0]["counts"];
+    assert!(counts["holes"].as_u64().unwrap() > 30, "{counts}");
     job.verify();
 }
 

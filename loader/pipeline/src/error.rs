@@ -86,7 +86,7 @@ pub enum Error {
         lost: Vec<LostOffsets>,
     },
     /// A document of the commit protocol cannot be trusted.
-    #[error("{path} {damage}")]
+    #[error("{path}: {damage}")]
     Damaged {
         /// Which document.
         path: StorePath,

@@ -366,12 +366,12 @@ impl Load {
         }
         // From here on a lost lease is no reason to stop: each step finds out by itself whether it is
         // fenced, and after the rename the run is published whatever became of the staging directory.
-        self.progress.assembling();
         let selection = Selection::choose(&plan, finished(&driver.place, staging, &plan).await?);
         if selection.reports.is_empty() && !plan.tasks.is_empty() {
             return Ok(Outcome::OutOfTime);
         }
         selection.check_rejected(&plan)?;
+        self.progress.assembling();
         self.confirm_topics(&driver.client, &plan).await?;
         let manifest = publish(&driver.place, staging, &plan, &selection, newest).await?;
         self.progress.published(&manifest);

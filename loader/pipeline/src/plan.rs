@@ -264,7 +264,7 @@ pub struct PlanRequest<'a> {
 pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, Error> {
     let job = request.job;
     let positions = positions::decide(request)?;
-    let bytes_per_offset = tasks::BytesPerOffset::new(request.newest, request.source);
+    let bytes_per_offset = tasks::BytesPerOffset::new(request.source);
     let tasks = tasks::cut(
         &positions.partitions,
         job.limits.task_bytes.as_u64(),

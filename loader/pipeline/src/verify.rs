@@ -22,6 +22,7 @@ use self::files::check_file;
 use self::offsets::OffsetAudit;
 use crate::commit::Place;
 use crate::commit::assemble::list_files;
+use crate::commit::dataset::Dataset;
 use crate::commit::newest::{newest_number, read_manifest, run_numbers};
 use crate::error::Error;
 use crate::layout::{MANIFEST, RunNumber, SUCCESS};
@@ -71,19 +72,23 @@ pub struct VerifyReport {
 /// of them.
 ///
 /// # Errors
-/// Only what keeps it from looking: damage is reported, not returned.
+/// Only what keeps it from looking: no dataset, an unusable store. Damage is reported, not returned.
 pub async fn verify(place: &Place, options: VerifyOptions) -> Result<VerifyReport, Error> {
     let mut report = VerifyReport {
         offsets_proved: !options.without_data,
         ..VerifyReport::default()
     };
+    if Dataset::read(place).await?.is_none() {
+        let location = place.store.uri(place.layout.root());
+        return Err(Error::NoDataset { location });
+    }
     if let Err(error) = newest_number(place).await {
-        report.add_error(&error)?;
+        report.add_error(error)?;
     }
     let numbers = match run_numbers(place).await {
         Ok(numbers) => numbers,
         Err(error) => {
-            report.add_error(&error)?;
+            report.add_error(error)?;
             return Ok(report);
         }
     };
@@ -93,7 +98,7 @@ pub async fn verify(place: &Place, options: VerifyOptions) -> Result<VerifyRepor
         let manifest = match read_manifest(place, *number).await {
             Ok(manifest) => manifest,
             Err(error) => {
-                report.add_error(&error)?;
+                report.add_error(error)?;
                 before = None;
                 continue;
             }
@@ -122,21 +127,15 @@ impl VerifyReport {
     }
 
     /// Damage is a finding; an unusable store is an error.
-    fn add_error(&mut self, error: &Error) -> Result<(), Error> {
+    fn add_error(&mut self, error: Error) -> Result<(), Error> {
         match error {
             Error::Damaged { path, damage } => {
-                self.add(path.to_string(), crate::error::chain(damage));
-                Ok(())
+                self.add(path.to_string(), crate::error::chain(&damage));
             }
-            Error::Inconsistent { path, problem } => {
-                self.add(path.to_string(), problem.clone());
-                Ok(())
-            }
-            other => Err(Error::Internal {
-                what: "cannot look at the dataset".to_owned(),
-                source: Some(crate::error::chain(other).into()),
-            }),
+            Error::Inconsistent { path, problem } => self.add(path.to_string(), problem),
+            other => return Err(other),
         }
+        Ok(())
     }
 }
 

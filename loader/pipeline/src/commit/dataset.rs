@@ -107,9 +107,14 @@ impl Dataset {
     #[must_use]
     pub fn contradictions(&self, job: &JobConfig, columns_now: &TableSchema) -> Vec<String> {
         let mut problems = Vec::new();
-        if self.grouping != job.grouping {
+        let (pinned, asked) = (&self.grouping, &job.grouping);
+        // The window only says which records are taken: it may follow a job's backlog.
+        let same = pinned.keys == asked.keys
+            && pinned.event_time == asked.event_time
+            && pinned.zone == asked.zone;
+        if !same {
             problems.push(
-                "`grouping` differs from the dataset's, which was fixed when it was made; use another \
+                "`grouping` (keys, event_time, zone) differs from the dataset's, which was fixed when it was made; use another \
                  dataset for another grouping"
                     .to_owned(),
             );

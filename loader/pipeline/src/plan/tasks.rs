@@ -6,7 +6,6 @@ use broker_client::protocol::ids::TopicName;
 use serde::{Deserialize, Serialize};
 
 use super::PlannedPartition;
-use crate::manifest::Manifest;
 use crate::snapshot::SourceSnapshot;
 
 /// Assumed when nothing is known of a partition's size.
@@ -45,7 +44,7 @@ pub(super) struct BytesPerOffset(BTreeMap<(TopicName, i32), u64>);
 
 impl BytesPerOffset {
     /// From log sizes, where the brokers tell them.
-    pub(super) fn new(_newest: Option<&Manifest>, source: &SourceSnapshot) -> Self {
+    pub(super) fn new(source: &SourceSnapshot) -> Self {
         let mut estimates = BTreeMap::new();
         for topic in &source.topics {
             for partition in &topic.partitions {

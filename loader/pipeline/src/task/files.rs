@@ -125,7 +125,7 @@ impl<'a> TaskFiles<'a> {
 
     fn begin(&self, kind: FileKind, directory: &str) -> Result<OpenFile, Error> {
         let limit = self.context.plan.limits.max_groups;
-        if self.open.len() >= limit {
+        if kind == FileKind::Data && self.open.len() >= limit {
             return Err(Error::TooManyGroups {
                 task: self.task,
                 limit,
