@@ -44,7 +44,15 @@ pub fn read_job(file: &Path) -> Result<JobConfig, Failure> {
         let stem = file.file_stem().unwrap_or_default();
         job.name = stem.to_string_lossy().into_owned();
     }
-    Ok(job)
+    match job.validate() {
+        Ok(()) => Ok(job),
+        Err(problems) => {
+            Err(
+                Failure::usage(format!("{}: {}", file.display(), problems.join("; ")))
+                    .try_this("docs/job-file.md describes every key"),
+            )
+        }
+    }
 }
 
 fn refused(error: figment::Error) -> Failure {

@@ -87,6 +87,10 @@ impl LoadCommand {
         let stop = shutdown::on_signal()?;
         let mut worst = Worst::default();
         for (location, topics) in datasets(&job)? {
+            if stop.is_cancelled() {
+                worst.add(Err(Error::Stopped.into()));
+                break;
+            }
             let load = Load {
                 job: job.clone(),
                 topics,
@@ -98,9 +102,6 @@ impl LoadCommand {
                 now_ms: now_ms(),
             };
             worst.add(self.one(&load).await?);
-            if stop.is_cancelled() {
-                break;
-            }
         }
         worst.outcome()
     }

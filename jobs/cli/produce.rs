@@ -31,7 +31,7 @@ pub(super) struct Produce {
     #[arg(long, default_value = "lines")]
     format: Format,
     /// With `json`: the field whose value is the record's key. Same keys go to the same partition.
-    #[arg(long, value_name = "FIELD", requires_if("lines", "key_separator"))]
+    #[arg(long, value_name = "FIELD", conflicts_with = "key_separator")]
     key: Option<String>,
     /// With `lines`: text that separates key and value.
     #[arg(long, value_name = "TEXT")]
@@ -71,9 +71,13 @@ impl Produce {
         let mut sent = 0_u64;
         let mut line = Vec::new();
         while read_line(&mut input, &mut line, sent + 1).await? {
-            let record = self
-                .record(&topic, &line)
-                .map_err(|problem| bad_line(sent + 1, &problem))?;
+            let record = match self.record(&topic, &line) {
+                Ok(record) => record,
+                Err(problem) => {
+                    producer.flush().await?;
+                    return Err(bad_line(sent + 1, &problem));
+                }
+            };
             waiting.push_back(producer.send(record).await?);
             sent += 1;
             if waiting.len() > MAX_WAITING

@@ -47,7 +47,10 @@ fn three_loads_started_together_twenty_times() {
 
 /// Steps at which a driver may fall asleep while others take its place.
 const SLEEPS: &[&str] = &[
+    "staging.made",
+    "plan.before_write",
     "plan.written",
+    "plan.settled",
     "task.started",
     "task.reported",
     "task.done",

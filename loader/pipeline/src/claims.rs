@@ -86,13 +86,25 @@ fn all_loaded(request: &PlanRequest<'_>, partitions: &[PlannedPartition]) -> boo
             .find(|p| p.topic == *topic && p.partition == partition);
         matches!((until, planned), (Some(until), Some(planned)) if until <= planned.end)
     });
-    let foreign = request.newest.is_some_and(|manifest| {
-        manifest
-            .partitions
-            .iter()
-            .any(|s| s.key.cluster_id != request.source.cluster_id)
+    let others = request.newest.is_some_and(|manifest| {
+        manifest.partitions.iter().any(|state| {
+            let planned = partitions.iter().any(|planned| {
+                planned.topic == state.key.topic && planned.partition == state.key.partition
+            });
+            state.key.cluster_id != request.source.cluster_id || !planned
+        })
     });
-    loaded && !foreign
+    loaded && !others
+}
+
+/// Whether the grouping has exactly one directory an hour, so that a claim names what it claims.
+pub(crate) fn is_hourly(grouping: &Grouping) -> bool {
+    let (first, last, next) = (
+        directory(grouping, 0),
+        directory(grouping, HOUR_MS - 1),
+        directory(grouping, HOUR_MS),
+    );
+    first.is_some() && first == last && first != next
 }
 
 /// Directory of an hour by the job's grouping; `None` where it groups by more or less than time.

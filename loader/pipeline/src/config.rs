@@ -207,6 +207,61 @@ pub struct EngineConfig {
     pub store_timeout: Period,
 }
 
+impl JobConfig {
+    /// Checks what can be checked without a dataset or a source.
+    ///
+    /// # Errors
+    /// Every problem, by key.
+    pub fn validate(&self) -> Result<(), Vec<String>> {
+        let mut problems = Vec::new();
+        let mut check = |fits: bool, problem: &str| {
+            if !fits {
+                problems.push(problem.to_owned());
+            }
+        };
+        let (source, limits, engine) = (&self.source, &self.limits, &self.engine);
+        check(
+            !source.brokers.is_empty(),
+            "`source.brokers` names no broker",
+        );
+        check(!source.topics.is_empty(), "`source.topics` names no topic");
+        check(
+            source.max_batch_bytes.as_u64() > 0,
+            "`source.max_batch_bytes` is 0",
+        );
+        check(
+            source.request_timeout.as_ms() > 0,
+            "`source.request_timeout` is 0",
+        );
+        check(!self.output.dataset.is_empty(), "`output.dataset` is empty");
+        let percent = limits.max_rejected_percent;
+        let is_share = (0.0..=100.0).contains(&percent);
+        check(
+            is_share,
+            "`limits.max_rejected_percent` is no number from 0 to 100",
+        );
+        check(limits.max_groups > 0, "`limits.max_groups` is 0");
+        check(limits.task_bytes.as_u64() > 0, "`limits.task_bytes` is 0");
+        let least = limits.max_offsets_per_partition.unwrap_or(1);
+        check(least > 0, "`limits.max_offsets_per_partition` is 0");
+        check(engine.threads != Some(0), "`engine.threads` is 0");
+        check(engine.attempts > 0, "`engine.attempts` is 0");
+        check(
+            engine.lease_timeout.as_ms() > 0,
+            "`engine.lease_timeout` is 0",
+        );
+        check(
+            engine.store_timeout.as_ms() > 0,
+            "`engine.store_timeout` is 0",
+        );
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(problems)
+        }
+    }
+}
+
 fn default_max_batch() -> ByteSize {
     ByteSize::mib(64)
 }

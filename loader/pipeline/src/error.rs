@@ -139,6 +139,17 @@ pub enum Error {
         /// How that showed.
         what: String,
     },
+    /// No answer to the publishing rename, and the store does not answer the question what became of it.
+    #[error(
+        "it is unknown whether run {number} was published: the answer was lost and the store cannot be asked"
+    )]
+    PublishUnknown {
+        /// The run.
+        number: crate::layout::RunNumber,
+        /// Why it cannot be asked.
+        #[source]
+        source: loader_store::Error,
+    },
     /// Another run moved a partition of this plan.
     #[error("fenced by run {number}")]
     Moved {
@@ -301,6 +312,7 @@ impl Error {
             }
             Self::Fenced { .. } | Self::Moved { .. } => Exit::Fenced,
             Self::Stopped => Exit::Stopped,
+            Self::PublishUnknown { .. } => Exit::Unavailable,
             Self::Source(error) => source_exit(error),
             Self::Store(error) => store_exit(error),
             Self::Transform(error) => transform_exit(error),
@@ -367,6 +379,9 @@ impl Error {
             Self::Stopped => "run the same command again to go on",
             Self::WrongCluster { .. } => "give the task the brokers of the plan's cluster",
             Self::Source(error) => return source_remedy(error),
+            Self::PublishUnknown { .. } => {
+                "bring the store back and run again: the next run finds out and goes on from there"
+            }
             Self::Store(error) => error.remedy(),
             Self::Transform(error) => return transform_remedy(error),
             Self::Encode(_) | Self::Internal { .. } => {

@@ -12,8 +12,8 @@ use crate::snapshot::{SourceSnapshot, isolation};
 
 /// Records looked at, in all.
 const MAX_RECORDS: usize = 10_000;
-/// Bytes of record batches looked at, a partition.
-const MAX_BYTES: usize = 8 << 20;
+/// Bytes of decompressed records looked at, in all.
+const MAX_BYTES: usize = 64 << 20;
 /// Longest wait for a partition's first batches.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -26,7 +26,7 @@ pub(crate) async fn columns(
     job: &JobConfig,
     source: &SourceSnapshot,
 ) -> Result<TableSchema, Error> {
-    let mut samples = Vec::new();
+    let mut samples = Samples::default();
     for topic in &source.topics {
         for partition in &topic.partitions {
             let Ok(log) = &partition.offsets else {
@@ -35,15 +35,19 @@ pub(crate) async fn columns(
             let start = log.start_at.unwrap_or(log.earliest).max(log.earliest);
             let options = FetchOptions {
                 isolation: isolation(job.source.isolation),
-                prefetch_bytes: Some(MAX_BYTES),
+                prefetch_bytes: Some(1 << 20),
             };
             let range = start..log.end;
             let fetch =
                 client.fetch_range(topic.topic.clone(), partition.partition, range, options);
-            samples.extend(first_records(fetch).await?);
+            samples.add(fetch).await?;
+            if samples.is_enough() {
+                break;
+            }
         }
     }
     let records: Vec<_> = samples
+        .batches
         .iter()
         .flat_map(Records::iter)
         .take(MAX_RECORDS)
@@ -68,19 +72,34 @@ pub(crate) async fn columns(
     })
 }
 
-async fn first_records(mut fetch: broker_client::RangeFetch) -> Result<Vec<Records>, Error> {
-    let (mut samples, mut bytes) = (Vec::new(), 0);
-    while bytes < MAX_BYTES {
-        let Ok(next) = tokio::time::timeout(PATIENCE, fetch.next()).await else {
-            break;
-        };
-        let Some(fetched) = next? else { break };
-        bytes += fetched.batch.bytes().len();
-        if fetched.kind == BatchKind::Data
-            && let Ok(records) = fetched.batch.records(MAX_BYTES * 8)
-        {
-            samples.push(records);
-        }
+/// The first records of some partitions.
+#[derive(Default)]
+struct Samples {
+    batches: Vec<Records>,
+    records: usize,
+    bytes: usize,
+}
+
+impl Samples {
+    fn is_enough(&self) -> bool {
+        self.records >= MAX_RECORDS || self.bytes >= MAX_BYTES
     }
-    Ok(samples)
+
+    async fn add(&mut self, mut fetch: broker_client::RangeFetch) -> Result<(), Error> {
+        while !self.is_enough() {
+            let Ok(next) = tokio::time::timeout(PATIENCE, fetch.next()).await else {
+                tracing::warn!("a partition does not answer, columns are inferred without it");
+                break;
+            };
+            let Some(fetched) = next? else { break };
+            if fetched.kind == BatchKind::Data
+                && let Ok(records) = fetched.batch.records(MAX_BYTES)
+            {
+                self.records += usize::try_from(fetched.batch.header().records_count).unwrap_or(0);
+                self.bytes += records.size_in_bytes();
+                self.batches.push(records);
+            }
+        }
+        Ok(())
+    }
 }

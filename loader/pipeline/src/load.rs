@@ -19,8 +19,8 @@ use crate::commit::Place;
 use crate::commit::assemble::{Selection, finished};
 use crate::commit::dataset::{Dataset, LAYOUT};
 use crate::commit::newest::{newest, newest_number};
-use crate::commit::publish::publish;
-use crate::commit::staging::{Staging, read_plan};
+use crate::commit::publish::{publish, write_claims};
+use crate::commit::staging::{Staging, TakenOver, read_plan};
 use crate::config::JobConfig;
 use crate::engine::{Engine, attempts};
 use crate::error::Error;
@@ -133,7 +133,9 @@ impl Load {
         let place = open_place(&self.job, &self.location).await?;
         let client = Client::connect(client_config(&self.job)).await?;
         let dataset = self.dataset(&place, &client).await?;
-        let staging = Staging::create(&place).await?;
+        let mut staging = Staging::create(&place).await?;
+        let timeout = duration_ms(self.job.engine.lease_timeout.as_ms());
+        drop(staging.keep_lease(timeout));
         let driver = Driver {
             place,
             client,
@@ -209,6 +211,9 @@ impl Load {
         if let Err(problem) = self.job.output.parquet.validate() {
             problems.push(problem.to_string());
         }
+        if self.job.completeness.is_some() && !claims::is_hourly(&self.job.grouping) {
+            problems.push("`completeness` needs a grouping with one directory an hour".to_owned());
+        }
         if problems.is_empty() {
             Ok(())
         } else {
@@ -265,19 +270,10 @@ impl Load {
         let started = tokio::time::Instant::now();
         let timeout = duration_ms(self.job.engine.lease_timeout.as_ms());
         let fingerprint = fingerprint(&self.job)?;
-        let before = match newest(&driver.place).await {
-            Ok(before) => before,
-            Err(error) => {
-                staging.discard().await;
-                return Err(error);
-            }
-        };
-        let (mut staging, resumed) = staging
-            .take_over(&fingerprint, before.as_ref(), timeout)
-            .await?;
+        let (mut staging, taken) = staging.take_over(&fingerprint, timeout).await?;
         let lost = staging.keep_lease(timeout);
         let planned = tokio::select! {
-            planned = self.planned(&driver, &staging, resumed, timeout) => planned,
+            planned = self.planned(&driver, &staging, taken, timeout) => planned,
             () = self.stop.cancelled() => Err(Error::Stopped),
             () = lost.cancelled() => Err(staging.gone()),
         };
@@ -320,15 +316,27 @@ impl Load {
         &self,
         driver: &Driver,
         staging: &Staging,
-        resumed: Option<Plan>,
+        taken: Option<TakenOver>,
         timeout: Duration,
     ) -> Result<(Plan, Option<Manifest>), Error> {
         staging.clean_up(&self.job.name, timeout).await?;
-        match resumed {
-            // The claim was the acknowledged write between the two looks.
-            Some(plan) => Ok((plan, newest(&driver.place).await?)),
-            None => self.stored_plan(driver, staging).await,
+        if let Some(TakenOver { plan, newest }) = taken {
+            // The claim was the acknowledged write between the two looks at the newest run.
+            let now = self.plan(driver, newest.as_ref()).await?;
+            if plan.still_fits(&now) {
+                return Ok((plan, newest));
+            }
+            tracing::info!(
+                "the source has changed since the run that died was planned, planning anew"
+            );
+            staging.drop_plan().await?;
         }
+        let (plan, newest) = self.stored_plan(driver, staging).await?;
+        if let Some(manifest) = &newest {
+            // A kill right after the rename may have kept them back.
+            write_claims(&driver.place, manifest).await;
+        }
+        Ok((plan, newest))
     }
 
     /// From a stored plan to a published run.

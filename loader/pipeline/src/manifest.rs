@@ -251,6 +251,10 @@ pub struct Manifest {
     pub accepted_gaps: Vec<AcceptedGap>,
     /// Partitions left out.
     pub left_out: Vec<LeftOut>,
+    /// Fields of records that no column took.
+    pub unknown_fields: u64,
+    /// Rows by the source of their event time, in the order of `grouping.event_time`; last, those without.
+    pub event_time_from: Vec<u64>,
     /// Whether fewer ranges than planned were published (time budget).
     pub partial: bool,
     /// Hours that became complete with this run.

@@ -180,11 +180,36 @@ impl Plan {
             .sum()
     }
 
+    /// Whether the source still looks as it did when this plan was made: a plan made `now` would start
+    /// where this one does, in the same logs, and reach at least as far (I6). A leader that moved may have
+    /// cut its log, so it counts as a change.
+    #[must_use]
+    pub fn still_fits(&self, now: &Self) -> bool {
+        self.accepted_gaps == now.accepted_gaps
+            && self.partitions.iter().all(|planned| {
+                now.partitions.iter().any(|found| {
+                    (&found.topic, found.partition) == (&planned.topic, planned.partition)
+                        && (found.topic_id, found.start) == (planned.topic_id, planned.start)
+                        && found.leader_epoch == planned.leader_epoch
+                        && found.end >= planned.end
+                })
+            })
+    }
+
     /// Checks that this plan continues `newest`: every position it starts from still stands (I1, I4).
     ///
     /// # Errors
     /// The first partition that does not, with both offsets.
     pub fn continues(&self, newest: Option<&Manifest>) -> Result<(), Moved> {
+        // A plan that moves nothing would fit its own published run, and be published twice.
+        let moves = self.partitions.iter().any(|p| {
+            p.previous
+                .as_ref()
+                .is_none_or(|before| before.end != p.start || p.start != p.end)
+        });
+        if !moves && newest.map(Manifest::run_ref) != self.base {
+            return Err(Moved::Claims);
+        }
         for planned in &self.partitions {
             let cluster_id = planned
                 .previous
@@ -204,7 +229,7 @@ impl Plan {
                 (None, Some(_)) | (Some(_), None) => false,
             };
             if !stands {
-                return Err(Moved {
+                return Err(Moved::Partition {
                     topic: planned.topic.clone(),
                     partition: planned.partition,
                     planned: planned.previous.as_ref().map(|p| p.end),
@@ -216,22 +241,28 @@ impl Plan {
     }
 }
 
-/// A partition whose position is no longer the one a plan was made from.
+/// What is no longer as it was when a plan was made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{topic}-{partition} stood at {} when this run was planned and now stands at {}",
-    offset(*planned),
-    offset(*found)
-)]
-pub struct Moved {
-    /// Topic.
-    pub topic: TopicName,
-    /// Partition.
-    pub partition: i32,
-    /// Position when planned.
-    pub planned: Option<i64>,
-    /// Position in the newest manifest.
-    pub found: Option<i64>,
+pub enum Moved {
+    /// A partition's position.
+    #[error(
+        "{topic}-{partition} stood at {} when this run was planned and now stands at {}",
+        offset(*planned),
+        offset(*found)
+    )]
+    Partition {
+        /// Topic.
+        topic: TopicName,
+        /// Partition.
+        partition: i32,
+        /// Position when planned.
+        planned: Option<i64>,
+        /// Position in the newest manifest.
+        found: Option<i64>,
+    },
+    /// The plan only claimed hours, and another run was published meanwhile.
+    #[error("another run was published since this run was planned to claim hours")]
+    Claims,
 }
 
 fn offset(at: Option<i64>) -> String {

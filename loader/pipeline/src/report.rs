@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::manifest::{LoadedRange, PublishedFile};
+use crate::plan::{Task, TaskRange};
 use crate::sealed::Document;
 
 /// Name of the report inside an attempt's directory.
@@ -26,6 +27,29 @@ pub struct AttemptReport {
     pub unknown_fields: u64,
     /// Rows by the source of their event time, in the job's order; last, those without one.
     pub event_time_from: Vec<u64>,
+}
+
+impl AttemptReport {
+    /// Whether it reports on exactly the ranges of `task`.
+    #[must_use]
+    pub fn is_of(&self, task: &Task) -> bool {
+        let same = |read: &LoadedRange, planned: &TaskRange| {
+            (&read.topic, read.partition, read.start, read.end)
+                == (
+                    &planned.topic,
+                    planned.partition,
+                    planned.start,
+                    planned.end,
+                )
+        };
+        self.task == task.task
+            && self.ranges.len() == task.ranges.len()
+            && self
+                .ranges
+                .iter()
+                .zip(&task.ranges)
+                .all(|(read, planned)| same(read, planned))
+    }
 }
 
 impl Document for AttemptReport {

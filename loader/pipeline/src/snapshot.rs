@@ -76,7 +76,13 @@ pub async fn take(
     previous: Option<&Manifest>,
     complete_at_ms: Option<i64>,
 ) -> Result<SourceSnapshot, Error> {
-    let cluster_id = client.cluster().await?.cluster_id.unwrap_or_default();
+    let Some(cluster_id) = client.cluster().await?.cluster_id else {
+        return Err(Error::Config {
+            problems: vec![
+                "the brokers give no cluster id, by which positions are kept".to_owned(),
+            ],
+        });
+    };
     let mut snapshot = SourceSnapshot {
         cluster_id,
         topics: Vec::new(),
@@ -87,7 +93,16 @@ pub async fn take(
             Some(ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId) => {
                 snapshot.missing.push(metadata.name);
             }
-            _ => {
+            Some(code) => {
+                return Err(Error::Source(broker_client::Error::Kafka {
+                    operation: "Metadata",
+                    code,
+                    topic: Some(metadata.name),
+                    partition: None,
+                    message: None,
+                }));
+            }
+            None => {
                 let asker = Asker {
                     client,
                     job,
@@ -137,7 +152,7 @@ impl Asker<'_> {
             Some(at) => self.list(topic, &led, OffsetSpec::Timestamp(at)).await?,
             None => Answers::new(),
         };
-        let sizes = self.client.partition_sizes(topic).await.unwrap_or_default();
+        let sizes = self.sizes(topic).await;
         let policy = self.client.topic_config(topic, "cleanup.policy").await?;
 
         let mut partitions = Vec::with_capacity(all.len());
@@ -176,6 +191,17 @@ impl Asker<'_> {
             compacted: policy.is_some_and(|p| p.contains("compact")),
             partitions,
         })
+    }
+
+    /// Log sizes, which only shape the tasks: a broker that does not tell them is no error.
+    async fn sizes(&self, topic: &TopicName) -> BTreeMap<i32, u64> {
+        match self.client.partition_sizes(topic).await {
+            Ok(sizes) => sizes,
+            Err(error) => {
+                tracing::warn!(%topic, %error, "log sizes are unknown, tasks are cut by a guess");
+                BTreeMap::new()
+            }
+        }
     }
 
     fn known(&self, topic: &TopicName, partition: i32) -> Option<&crate::manifest::PartitionState> {

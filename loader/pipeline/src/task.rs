@@ -91,6 +91,7 @@ pub async fn run_attempt(context: &TaskContext, task: &Task) -> Result<(), Error
 async fn win(context: &TaskContext, task: u32, directory: &StorePath) -> Result<(), Error> {
     let store = &context.place.store;
     let done = context.staging.done(task);
+    let mut last = None;
     for _ in 0..3 {
         let refused = match store.rename_no_overwrite(directory, &done).await {
             Ok(()) | Err(loader_store::Error::AlreadyExists { .. }) => return Ok(()),
@@ -106,11 +107,11 @@ async fn win(context: &TaskContext, task: u32, directory: &StorePath) -> Result<
             return Ok(());
         }
         if store.stat(directory).await?.is_none() {
-            let path = done;
-            return Err(gone_with(context, path));
+            return Err(gone_with(context, done));
         }
+        last = Some(refused);
     }
-    Err(Error::Store(loader_store::Error::NotFound { path: done }))
+    Err(last.map_or_else(|| gone_with(context, done), Error::Store))
 }
 
 fn gone_with(context: &TaskContext, path: StorePath) -> Error {

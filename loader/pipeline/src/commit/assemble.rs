@@ -143,6 +143,7 @@ pub fn compose(plan: &Plan, selection: &Selection, run: Uuid, base: Option<&Mani
         .flat_map(|report| report.files.values().cloned())
         .collect();
     files.sort_by(|a, b| a.path.cmp(&b.path));
+    let claims = claims(plan, selection, base);
     Manifest {
         number: base.map_or(RunNumber(1), |manifest| manifest.number.next()),
         uuid: run,
@@ -158,18 +159,42 @@ pub fn compose(plan: &Plan, selection: &Selection, run: Uuid, base: Option<&Mani
         files,
         accepted_gaps: plan.accepted_gaps.clone(),
         left_out: plan.left_out.clone(),
+        unknown_fields: selection
+            .reports
+            .values()
+            .map(|report| report.unknown_fields)
+            .sum(),
+        event_time_from: event_time_from(selection),
         partial: selection.partial,
-        complete_hours: if selection.partial {
-            Vec::new()
-        } else {
-            plan.complete_hours.clone()
-        },
-        complete_before_ms: if selection.partial {
-            base.and_then(|manifest| manifest.complete_before_ms)
-        } else {
-            plan.complete_before_ms
-        },
+        complete_hours: claims.0,
+        complete_before_ms: claims.1,
     }
+}
+
+fn event_time_from(selection: &Selection) -> Vec<u64> {
+    let mut sums = Vec::new();
+    for report in selection.reports.values() {
+        sums.resize(sums.len().max(report.event_time_from.len()), 0);
+        for (sum, rows) in sums.iter_mut().zip(&report.event_time_from) {
+            *sum += rows;
+        }
+    }
+    sums
+}
+
+/// The claims that hold on top of `base`: none by a partial run, none that base has made already.
+fn claims(
+    plan: &Plan,
+    selection: &Selection,
+    base: Option<&Manifest>,
+) -> (Vec<crate::manifest::HourClaim>, Option<i64>) {
+    let before = base.and_then(|manifest| manifest.complete_before_ms);
+    if selection.partial {
+        return (Vec::new(), before);
+    }
+    let hours = plan.complete_hours.iter();
+    let new = hours.filter(|hour| before.is_none_or(|before| hour.hour_start_ms >= before));
+    (new.cloned().collect(), before.max(plan.complete_before_ms))
 }
 
 fn moved_state(
@@ -239,10 +264,15 @@ pub async fn finished(
         let path = staging.paths().done(task.task).join(REPORT);
         match place.store.read(&path).await {
             Ok(bytes) => {
-                let report = sealed::unseal(&bytes).map_err(|damage| Error::Damaged {
-                    path: path.clone(),
-                    damage,
-                })?;
+                let report: AttemptReport =
+                    sealed::unseal(&bytes).map_err(|damage| Error::Damaged {
+                        path: path.clone(),
+                        damage,
+                    })?;
+                if !report.is_of(task) {
+                    let problem = "the attempt read other ranges than the plan's".to_owned();
+                    return Err(Error::Inconsistent { path, problem });
+                }
                 done.insert(task.task, report);
             }
             Err(loader_store::Error::NotFound { .. }) => {}

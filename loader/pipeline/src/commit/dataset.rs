@@ -1,6 +1,5 @@
 //! Making a dataset, once, and what is pinned at its birth.
 
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -131,31 +130,5 @@ impl Dataset {
             ));
         }
         problems
-    }
-}
-
-/// A probe of what every commit needs: a directory, a file, and a rename that refuses a taken name.
-///
-/// # Errors
-/// The first of them that the store refuses.
-pub async fn probe(place: &Place) -> Result<(), Error> {
-    let directory = place
-        .layout
-        .trash()
-        .join(&format!("probe-{}", Uuid::new_v4()));
-    place.store.mkdir(&directory).await?;
-    let (a, b) = (directory.join("a"), directory.join("b"));
-    place.store.put(&a, Bytes::from_static(b"a")).await?;
-    place.store.put(&b, Bytes::from_static(b"b")).await?;
-    let renamed = place.store.rename_no_overwrite(&a, &b).await;
-    place.store.delete(&directory).await?;
-    match renamed {
-        Err(loader_store::Error::AlreadyExists { .. }) => Ok(()),
-        Ok(()) => Err(Error::Inconsistent {
-            path: b,
-            problem: "the store's rename overwrote a file; a commit needs one that refuses"
-                .to_owned(),
-        }),
-        Err(error) => Err(error.into()),
     }
 }

@@ -22,9 +22,12 @@ use crate::failpoint::failpoint;
 use crate::layout::RunNumber;
 use crate::manifest::Manifest;
 use crate::plan::Plan;
+use crate::schema::{SchemaChange, check_change};
 
 /// Renames of one publish before it gives up; each but the last met another run or lost its answer.
 const MAX_RENAMES: u32 = 100;
+/// Pause before a rename that did not happen is repeated, longer each time.
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// Assembles and publishes what was selected, rebasing as often as other runs come first.
 ///
@@ -73,11 +76,11 @@ enum Outcome {
 impl Publisher<'_> {
     async fn run(&mut self, mut base: Option<Manifest>) -> Result<Manifest, Error> {
         let mut manifest = self.prepare(base.as_ref()).await?;
-        for _ in 0..MAX_RENAMES {
+        for round in 0..MAX_RENAMES {
             match self.rename(&manifest).await? {
                 Outcome::Published(number) if number == manifest.number => return Ok(manifest),
                 Outcome::Published(number) => return read_manifest(self.place, number).await,
-                Outcome::Again => {}
+                Outcome::Again => tokio::time::sleep(PAUSE * round.min(20)).await,
                 Outcome::Taken => {
                     base = newest(self.place).await?;
                     tracing::info!(number = %manifest.number, "another run came first, rebasing");
@@ -86,7 +89,7 @@ impl Publisher<'_> {
             }
         }
         Err(Error::Fenced {
-            what: format!("other runs came first {MAX_RENAMES} times"),
+            what: format!("{MAX_RENAMES} renames met another run or lost their answer"),
         })
     }
 
@@ -97,8 +100,7 @@ impl Publisher<'_> {
             return Err(Error::Moved { number, moved });
         }
         let schema_moved = base.is_some_and(|manifest| {
-            self.plan.base != Some(manifest.run_ref())
-                && crate::schema::check_change(&manifest.schema, &self.plan.schema).is_err()
+            self.plan.base != Some(manifest.run_ref()) && self.undoes_columns_of(manifest)
         });
         if schema_moved {
             return Err(Error::Fenced {
@@ -108,6 +110,16 @@ impl Publisher<'_> {
         let manifest = compose(self.plan, self.selection, self.staging.run(), base);
         assemble(self.place, self.staging, self.selection, &manifest).await?;
         Ok(manifest)
+    }
+
+    /// Whether publishing this plan's columns on top of another run would drop or retype what it added.
+    fn undoes_columns_of(&self, manifest: &Manifest) -> bool {
+        match check_change(&manifest.schema, &self.plan.schema) {
+            Ok(changes) => changes
+                .iter()
+                .any(|c| matches!(c, SchemaChange::Dropped { .. })),
+            Err(_) => true,
+        }
     }
 
     async fn rename(&self, manifest: &Manifest) -> Result<Outcome, Error> {
@@ -126,7 +138,10 @@ impl Publisher<'_> {
             loader_store::Error::NotFound { .. } => self.look_for_ours().await,
             ref error if error.kind() == loader_store::ErrorKind::Ambiguous => {
                 tracing::warn!(%error, "no answer to the publishing rename, looking what happened");
-                self.settle(number).await
+                self.settle(number).await.map_err(|error| match error {
+                    Error::Store(source) => Error::PublishUnknown { number, source },
+                    other => other,
+                })
             }
             other => Err(other.into()),
         }
@@ -186,7 +201,7 @@ impl Publisher<'_> {
 
 /// Copies the claims of a published run to `.logferry/complete/<hour>/<run>` for schedulers. Advisory: the
 /// manifest holds them.
-async fn write_claims(place: &Place, manifest: &Manifest) {
+pub(crate) async fn write_claims(place: &Place, manifest: &Manifest) {
     for claim in &manifest.complete_hours {
         let directory = place.layout.complete().join(&claim.directory);
         let file = directory.join(&manifest.number.to_string());

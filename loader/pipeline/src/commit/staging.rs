@@ -13,6 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::Place;
+use super::newest::newest;
 use crate::error::Error;
 use crate::failpoint::failpoint;
 use crate::layout::StagingLayout;
@@ -133,71 +134,87 @@ impl Staging {
         failpoint!("staging.discarded");
     }
 
-    /// Takes over a dead run of the same job and build whose plan still continues `newest`.
+    /// Takes over a dead run of the same job and build whose plan still continues the newest run.
     ///
-    /// On success the dead run's staging directory has this run's name, `self`'s own empty directory is
-    /// thrown away, and the stored plan is returned. `None` when there is nothing to take over.
+    /// What counts is what lies in the directory after the claiming rename: until then a driver that was
+    /// only slow may have planned anew. On success the dead run's directory has a new name, `self`'s own
+    /// empty directory is thrown away, and the stored plan is returned. `None` when there is nothing to
+    /// take over.
     ///
     /// # Errors
     /// Whatever the store says while looking. A claim that another driver won is no error.
     pub async fn take_over(
         self,
         fingerprint: &str,
-        newest: Option<&Manifest>,
         timeout: Duration,
-    ) -> Result<(Self, Option<Plan>), Error> {
+    ) -> Result<(Self, Option<TakenOver>), Error> {
         for dead in self.dead(timeout).await? {
-            let Some(plan) = stored_plan(&self.place, &StagingLayout::at(dead.path.clone())).await
-            else {
+            let paths = StagingLayout::at(dead.path.clone());
+            if self.resumable(&paths, fingerprint).await?.is_none() {
+                continue;
+            }
+            let Some(claimed) = self.claim(&dead.path).await? else {
                 continue;
             };
-            let ours = plan.fingerprint == fingerprint && plan.build == BUILD;
-            if !ours || plan.continues(newest).is_err() {
+            let Some(taken) = self.resumable(&claimed.paths, fingerprint).await? else {
+                claimed.discard().await;
                 continue;
-            }
-            let run = Uuid::new_v4();
-            let paths = self.place.layout.staging(run);
-            failpoint!("takeover.before_claim");
-            match self
-                .place
-                .store
-                .rename_no_overwrite(&dead.path, paths.directory())
-                .await
-            {
-                Ok(()) => {}
-                Err(error) => {
-                    // Won by another driver, or unknown: either way it is not ours to use.
-                    tracing::info!(%error, path = %dead.path, "cannot take over a dead run");
-                    continue;
-                }
-            }
-            failpoint!("takeover.claimed");
-            let made_at_ms = self.made_at_ms;
-            let place = self.place.clone();
+            };
             self.discard().await;
-            let staging = Self {
-                place,
-                run,
-                paths,
-                made_at_ms,
-                lease: None,
-            };
-            staging
-                .place
-                .store
-                .replace(&staging.paths.lease(), lease_text())
-                .await
-                .map_err(|e| staging.fenced_if_gone(e))?;
-            tracing::info!(run = %run, from = dead.path.name(), "took over a run that died");
-            return Ok((staging, Some(plan)));
+            tracing::info!(run = %claimed.run, from = dead.path.name(), "took over a run that died");
+            return Ok((claimed, Some(taken)));
         }
         Ok((self, None))
+    }
+
+    /// The plan in a directory, if it is this job's and build's and continues the newest run.
+    async fn resumable(
+        &self,
+        paths: &StagingLayout,
+        fingerprint: &str,
+    ) -> Result<Option<TakenOver>, Error> {
+        let StoredPlan::Sound(plan) = stored_plan(&self.place, paths).await else {
+            return Ok(None);
+        };
+        let newest = newest(&self.place).await?;
+        let ours = plan.fingerprint == fingerprint && plan.build == BUILD;
+        let stands = ours && plan.continues(newest.as_ref()).is_ok();
+        Ok(stands.then_some(TakenOver {
+            plan: *plan,
+            newest,
+        }))
+    }
+
+    /// Renames a dead run's directory to a new uuid: the fence. `None` if another driver was faster, or
+    /// nobody knows: either way it is not ours to use.
+    async fn claim(&self, dead: &StorePath) -> Result<Option<Self>, Error> {
+        let run = Uuid::new_v4();
+        let paths = self.place.layout.staging(run);
+        failpoint!("takeover.before_claim");
+        let store = &self.place.store;
+        if let Err(error) = store.rename_no_overwrite(dead, paths.directory()).await {
+            tracing::info!(%error, path = %dead, "cannot take over a dead run");
+            return Ok(None);
+        }
+        failpoint!("takeover.claimed");
+        let place = self.place.clone();
+        let claimed = Self {
+            place,
+            run,
+            paths,
+            made_at_ms: self.made_at_ms,
+            lease: None,
+        };
+        // At once: without a lease it looks as if it had been given up.
+        let leased = store.replace(&claimed.paths.lease(), lease_text()).await;
+        leased.map_err(|e| claimed.fenced_if_gone(e))?;
+        Ok(Some(claimed))
     }
 
     /// Moves dead staging directories that nobody can take over to the trash, and empties it: before
     /// planning, so that a full quota cannot lock the job out.
     ///
-    /// Dead runs of other jobs are left to those jobs for a day.
+    /// Dead runs of other jobs, and those whose plan this build cannot read, are left alone for a day.
     ///
     /// # Errors
     /// Whatever the store says while looking.
@@ -205,9 +222,13 @@ impl Staging {
         const LEFT_TO_OTHERS: Duration = Duration::from_secs(24 * 3600);
         empty_trash(&self.place).await;
         for dead in self.dead(timeout).await? {
-            let plan = stored_plan(&self.place, &StagingLayout::at(dead.path.clone())).await;
-            let of_another_job = plan.is_some_and(|plan| plan.job != job);
-            if of_another_job && self.age(&dead) < LEFT_TO_OTHERS {
+            let left_to_others =
+                match stored_plan(&self.place, &StagingLayout::at(dead.path.clone())).await {
+                    StoredPlan::None => false,
+                    StoredPlan::Sound(plan) => plan.job != job,
+                    StoredPlan::Unreadable => true,
+                };
+            if left_to_others && self.age(&dead) < LEFT_TO_OTHERS {
                 continue;
             }
             tracing::info!(path = %dead.path, "clearing away a dead run");
@@ -299,10 +320,34 @@ fn taken_over(paths: &StagingLayout) -> Error {
     }
 }
 
-/// The plan stored in a staging directory, if there is a sound one.
-async fn stored_plan(place: &Place, paths: &StagingLayout) -> Option<Plan> {
-    let bytes = place.store.read(&paths.plan()).await.ok()?;
-    sealed::unseal(&bytes).ok()
+/// A dead run that now belongs to this driver.
+#[derive(Debug)]
+pub struct TakenOver {
+    /// Its plan.
+    pub plan: Plan,
+    /// The newest manifest, read after the claim.
+    pub newest: Option<Manifest>,
+}
+
+/// What a staging directory holds for a plan.
+enum StoredPlan {
+    /// There is none: its driver died before it had planned.
+    None,
+    /// One that this build reads.
+    Sound(Box<Plan>),
+    /// One that it does not: damaged, another version, or the store does not answer.
+    Unreadable,
+}
+
+async fn stored_plan(place: &Place, paths: &StagingLayout) -> StoredPlan {
+    match read_plan(place, paths).await {
+        Ok(plan) => StoredPlan::Sound(Box::new(plan)),
+        Err(Error::Store(loader_store::Error::NotFound { .. })) => StoredPlan::None,
+        Err(error) => {
+            tracing::warn!(error = %crate::error::chain(&error), "cannot read the plan of a dead run");
+            StoredPlan::Unreadable
+        }
+    }
 }
 
 /// Reads the plan of a staging directory.
@@ -346,6 +391,9 @@ async fn empty_trash(place: &Place) {
     }
 }
 
+/// A heartbeat's call is given at least this long.
+const SHORTEST_BEAT: Duration = Duration::from_secs(5);
+
 fn lease_text() -> bytes::Bytes {
     format!("{{\"pid\":{}}}\n", std::process::id()).into()
 }
@@ -386,13 +434,17 @@ async fn heartbeat(
     ticks.tick().await;
     loop {
         ticks.tick().await;
-        match store.replace(&path, lease_text()).await {
-            Ok(()) => {}
-            Err(loader_store::Error::ParentMissing { .. }) => {
+        // A call that hangs must not cost the beats after it.
+        match tokio::time::timeout(every.max(SHORTEST_BEAT), store.replace(&path, lease_text()))
+            .await
+        {
+            Ok(Ok(())) => {}
+            Ok(Err(loader_store::Error::ParentMissing { .. })) => {
                 lost.cancel();
                 return;
             }
-            Err(error) => tracing::warn!(%error, "cannot renew the lease, trying again"),
+            Ok(Err(error)) => tracing::warn!(%error, "cannot renew the lease, trying again"),
+            Err(_) => tracing::warn!("renewing the lease takes too long, trying again"),
         }
     }
 }

@@ -169,12 +169,83 @@ async fn a_rename_that_did_not_happen_though_nobody_knew_is_done_again() {
 async fn a_lost_answer_after_which_another_driver_took_the_directory_is_a_fence() {
     let bench = Bench::new().await;
     let staged = bench.staged("c").await;
-    let gone = staged.0.paths().directory().clone();
-    let aside = bench.place.layout.trash().join("taken");
-    std::fs::rename(gone.to_string(), aside.to_string()).unwrap();
+    let taken = staged.0.paths().directory().to_string();
+    let aside = bench.place.layout.trash().join("taken").to_string();
+    // The rename did not happen, its answer was lost, and then another driver claimed the directory.
+    let lost = Fault::fail(move |call| {
+        std::fs::rename(&taken, &aside).unwrap();
+        loader_store::Error::OutcomeUnknown {
+            operation: call.operation,
+            path: call.path.clone(),
+            source: "the connection was reset".into(),
+        }
+    });
+    bench
+        .faults
+        .add(Rule::on(Operation::Rename, lost).path_contains("run=000001"));
     let error = bench.publish(&staged).await.unwrap_err();
-    assert!(staged.0.explains(&error).await, "{error}");
+    assert_eq!(error.exit(), crate::error::Exit::Fenced, "{error}");
     assert!(bench.runs().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_be_asked_after_a_lost_answer_is_said_to_be_unknown() {
+    let bench = Bench::new().await;
+    let staged = bench.staged("c").await;
+    bench
+        .faults
+        .add(Rule::on(Operation::Rename, Fault::LoseAnswer).path_contains("run=000001"));
+    let down = Fault::fail(|call| loader_store::Error::OutcomeUnknown {
+        operation: call.operation,
+        path: call.path.clone(),
+        source: "no route to host".into(),
+    });
+    bench
+        .faults
+        .add(Rule::on(Operation::Put, down).path_contains("settle-"));
+    let error = bench.publish(&staged).await.unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::PublishUnknown {
+                number: RunNumber(1),
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert_eq!(bench.runs().await, [1], "it had happened");
+}
+
+#[tokio::test]
+async fn a_directory_in_which_a_slow_driver_planned_anew_is_not_run_by_the_old_plan() {
+    let bench = Bench::new().await;
+    let (sleeper, plan, _) = bench.staged("c").await;
+    // The claimer looks, finds a plan that fits …, and meanwhile the directory gets another one.
+    let other = first_sight("d", None);
+    let rewritten = crate::sealed::seal(&other).unwrap();
+    let path = sleeper.paths().plan().to_string();
+    let awake = Fault::fail(move |call| {
+        std::fs::write(&path, &rewritten).unwrap();
+        std::fs::rename(
+            call.path.to_string(),
+            call.target.as_ref().unwrap().to_string(),
+        )
+        .unwrap();
+        loader_store::Error::NotFound {
+            path: call.path.clone(),
+        }
+    });
+    sleeper.leave_for_next().await;
+    let claimer = Staging::create(&bench.place).await.unwrap();
+    bench
+        .faults
+        .add(Rule::on(Operation::Rename, awake).path_contains("staging"));
+    let (_, taken) = claimer
+        .take_over(&plan.fingerprint, std::time::Duration::from_secs(60))
+        .await
+        .unwrap();
+    assert!(taken.is_none(), "an unknown claim is not ours");
 }
 
 #[tokio::test]

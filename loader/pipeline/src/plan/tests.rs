@@ -351,7 +351,17 @@ fn a_plan_does_not_continue_a_manifest_in_which_its_partitions_moved() {
         Some(&manifest),
     );
     let moved = mine.continues(Some(&theirs)).unwrap_err();
-    assert_eq!((moved.planned, moved.found), (Some(20), Some(25)));
+    assert!(
+        matches!(
+            moved,
+            Moved::Partition {
+                planned: Some(20),
+                found: Some(25),
+                ..
+            }
+        ),
+        "{moved}"
+    );
     assert!(mine.continues(None).is_err());
     let first = planned(&job, None, &source(&[Ok(log(0, 20))]));
     assert!(
@@ -444,10 +454,74 @@ fn hours_become_complete_once_every_log_is_loaded_past_the_grace() {
         plan.complete_before_ms.unwrap()
     );
     assert!(plan.complete_before_ms.unwrap() + 15 * 60_000 <= NOW);
+    let mut half_loaded = loaded(
+        &planned(&job(""), None, &source(&[Ok(log(0, 5)), Ok(log(0, 5))])),
+        None,
+    );
+    let mut elsewhere = half_loaded.partitions[0].clone();
+    elsewhere.key.topic = topic("other");
+    half_loaded.partitions.push(elsewhere);
+    let other_job = planned(
+        &config,
+        Some(&half_loaded),
+        &source(&[until(5, 9), until(9, 9)]),
+    );
+    assert!(
+        other_job.complete_hours.is_empty(),
+        "a partition of the dataset is not this job's"
+    );
     config.limits.max_offsets_per_partition = Some(4);
     let cut_short = planned(&config, None, &source(&[until(5, 9), until(9, 9)]));
     assert!(
         cut_short.complete_hours.is_empty(),
         "not loaded past the boundary"
     );
+}
+
+#[test]
+fn only_a_grouping_with_one_directory_an_hour_can_claim_hours() {
+    let grouping =
+        |keys: &str| -> Grouping { toml::from_str(&format!("keys = [{keys}]")).unwrap() };
+    let (day, hour) = ("{name='dt', time='%Y-%m-%d'}", "{name='hour', time='%H'}");
+    assert!(claims::is_hourly(&grouping(&format!("{day}, {hour}"))));
+    assert!(!claims::is_hourly(&grouping(day)));
+    assert!(!claims::is_hourly(&grouping(&format!(
+        "{day}, {hour}, {{name='m', time='%M'}}"
+    ))));
+    assert!(!claims::is_hourly(&grouping(&format!(
+        "{day}, {{name='c', column='c'}}"
+    ))));
+}
+
+#[test]
+fn a_plan_that_only_claims_hours_does_not_continue_its_own_published_run() {
+    let mut config = job("");
+    config.completeness = Some(toml::from_str("grace = '15m'").unwrap());
+    let logs = source(&[Ok(LogOffsets {
+        complete_until: Some(5),
+        ..log(0, 9)
+    })]);
+    let manifest = loaded(&planned(&job(""), None, &logs), None);
+    let claims = planned(&config, Some(&manifest), &logs);
+    assert!(claims.tasks.is_empty() && !claims.complete_hours.is_empty());
+    assert_eq!(claims.continues(Some(&manifest)), Ok(()));
+    let published = loaded(&claims, Some(&manifest));
+    assert_eq!(claims.continues(Some(&published)), Err(Moved::Claims));
+}
+
+#[test]
+fn a_dead_runs_plan_is_not_resumed_over_a_changed_log() {
+    let job = job("");
+    let plan = planned(&job, None, &source(&[Ok(log(0, 10))]));
+    assert!(plan.still_fits(&planned(&job, None, &source(&[Ok(log(0, 12))]))));
+    let truncated = planned(&job, None, &source(&[Ok(log(0, 8))]));
+    assert!(!plan.still_fits(&truncated));
+    let another_leader = LogOffsets {
+        leader_epoch: 1,
+        ..log(0, 12)
+    };
+    assert!(!plan.still_fits(&planned(&job, None, &source(&[Ok(another_leader)]))));
+    let mut recreated = source(&[Ok(log(0, 12))]);
+    recreated.topics[0].topic_id = Some(TopicId(Uuid::from_u128(2)));
+    assert!(!plan.still_fits(&planned(&job, None, &recreated)));
 }

@@ -35,7 +35,25 @@ pub(super) async fn check_file(
 ) -> Result<FileFacts, Error> {
     let path = directory.join(&file.path);
     let uri = place.store.uri(&path);
-    let bytes = place.store.read(&path).await?;
+    let bytes = match place.store.read(&path).await {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == loader_store::ErrorKind::Unavailable => {
+            return Err(error.into());
+        }
+        Err(error) => {
+            let problem = format!("cannot be read: {}", crate::error::chain(&error));
+            let problems = vec![Problem {
+                path: uri.clone(),
+                problem,
+            }];
+            return Ok(FileFacts {
+                path: uri,
+                kind: file.kind,
+                offsets: Vec::new(),
+                problems,
+            });
+        }
+    };
     let checked =
         tokio::task::spawn_blocking(move || inspect(uri, &file, bytes, with_offsets)).await;
     checked.map_err(|panicked| Error::Internal {
