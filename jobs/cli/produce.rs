@@ -1,9 +1,11 @@
 //! `logferry produce`
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 
+use broker_client::protocol::ids::TopicName;
 use broker_client::protocol::record::Compression;
-use broker_client::{DeliveryHandle, ProducerConfig, ProducerRecord};
+use broker_client::{DeliveryHandle, Producer, ProducerConfig, ProducerRecord};
 use clap::{Args, ValueEnum};
 use loader_pipeline::error::Exit;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, BufReader};
@@ -66,18 +68,33 @@ impl Produce {
             ..ProducerConfig::default()
         })?;
         let mut input = self.input().await?;
-        let mut waiting: std::collections::VecDeque<DeliveryHandle> =
-            std::collections::VecDeque::new();
+        let mut waiting = VecDeque::new();
+        let sent = self
+            .send_lines(&topic, &producer, &mut *input, &mut waiting)
+            .await;
+        // Whatever ended the input: what was sent before is delivered, or said not to be.
+        producer.flush().await?;
+        for delivery in waiting {
+            delivery.await?;
+        }
+        out::line(&format!("{} records produced to {topic}", sent?))?;
+        Ok(None)
+    }
+
+    /// Sends line by line; returns how many.
+    async fn send_lines(
+        &self,
+        topic: &TopicName,
+        producer: &Producer,
+        input: &mut (dyn AsyncBufRead + Unpin),
+        waiting: &mut VecDeque<DeliveryHandle>,
+    ) -> Result<u64, Failure> {
         let mut sent = 0_u64;
         let mut line = Vec::new();
-        while read_line(&mut input, &mut line, sent + 1).await? {
-            let record = match self.record(&topic, &line) {
-                Ok(record) => record,
-                Err(problem) => {
-                    producer.flush().await?;
-                    return Err(bad_line(sent + 1, &problem));
-                }
-            };
+        while read_line(input, &mut line, sent + 1).await? {
+            let record = self
+                .record(topic, &line)
+                .map_err(|problem| bad_line(sent + 1, &problem))?;
             waiting.push_back(producer.send(record).await?);
             sent += 1;
             if waiting.len() > MAX_WAITING
@@ -86,12 +103,7 @@ impl Produce {
                 first.await?;
             }
         }
-        producer.flush().await?;
-        for delivery in waiting {
-            delivery.await?;
-        }
-        out::line(&format!("{sent} records produced to {topic}"))?;
-        Ok(None)
+        Ok(sent)
     }
 
     async fn input(&self) -> Result<Box<dyn AsyncBufRead + Unpin>, Failure> {
@@ -108,11 +120,7 @@ impl Produce {
         Ok(Box::new(BufReader::with_capacity(1 << 20, file)))
     }
 
-    fn record(
-        &self,
-        topic: &broker_client::protocol::ids::TopicName,
-        line: &[u8],
-    ) -> Result<ProducerRecord, String> {
+    fn record(&self, topic: &TopicName, line: &[u8]) -> Result<ProducerRecord, String> {
         let (key, value) = self.split(line);
         let mut record = ProducerRecord::new(topic.clone(), value.to_vec());
         record.partition = self.partition;

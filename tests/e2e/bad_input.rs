@@ -363,3 +363,76 @@ fn sigterm_stops_the_broker_and_it_comes_back_with_everything() {
     let job = Job::new(&broker.address, "events", "");
     assert_eq!(job.load().expect(0).rows(), 5);
 }
+
+#[test]
+fn lines_before_a_bad_one_are_delivered() {
+    let broker = OurBroker::start();
+    broker.create_topic("events", 1, &[]);
+    let lines = [events(0, 2, 100), vec!["bad".to_owned()], events(3, 4, 100)].concat();
+    let output = produce(&broker.address, "events", &["--format", "json"], &lines);
+    Loaded::from(output)
+        .expect(65)
+        .says(&["line 3", "the lines before it were produced"]);
+    let cat = crate::harness::logferry()
+        .args(["cat", "--brokers", &broker.address, "events"])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8(cat.stdout).unwrap().lines().count(), 2);
+}
+
+#[test]
+fn values_that_cannot_be_meant_are_refused_together() {
+    let more = "[limits]\ntask_bytes = 0\nmax_groups = 0\nmax_rejected_percent = -1.0\n\
+         max_offsets_per_partition = 0\n[engine]\nthreads = 0\nattempts = 0\nlease_timeout = '0s'\n";
+    let job = Job::new("127.0.0.1:9", "events", more);
+    job.edit("topics = [\"events\"]", "topics = [\"events\", \"events\"]");
+    job.load().expect(2).says(&[
+        "task_bytes",
+        "max_groups",
+        "max_rejected_percent",
+        "max_offsets_per_partition",
+        "threads",
+        "attempts",
+        "lease_timeout",
+        "twice",
+    ]);
+}
+
+#[test]
+fn a_dataset_is_not_made_inside_another() {
+    let broker = broker_with(&events(0, 3, 100));
+    let outer = Job::new(&broker.address, "events", "");
+    outer.load().expect(0);
+    for below in ["run=000001/inner", "run=000002", ".logferry/staging/x"] {
+        let inner = Job::new(&broker.address, "events", "");
+        let location = format!("{}/{below}", outer.dataset);
+        inner.edit(&inner.dataset, &location);
+        inner
+            .load()
+            .expect(2)
+            .says(&[below, "inside another dataset"]);
+    }
+    outer.verify();
+}
+
+#[test]
+fn links_inside_a_run_are_named_and_not_followed() {
+    let broker = broker_with(&events(0, 3, 100));
+    let job = Job::new(&broker.address, "events", "");
+    job.load().expect(0);
+    let run = Path::new(&job.dataset).join("run=000001");
+    std::os::unix::fs::symlink("/", run.join("loop")).unwrap();
+    let (code, report) = job.verify_report();
+    assert_eq!(code, 65);
+    let problems = report["problems"].as_array().unwrap();
+    assert_eq!(problems.len(), 1, "{report:#}");
+    assert!(
+        problems[0]["path"].as_str().unwrap().ends_with("/loop"),
+        "{report:#}"
+    );
+    fs::remove_file(run.join("loop")).unwrap();
+    job.verify();
+    // Lost working directories are made again.
+    fs::remove_dir_all(Path::new(&job.dataset).join(".logferry/staging")).unwrap();
+    assert_eq!(job.load().expect(0).json["outcome"], "nothing");
+}

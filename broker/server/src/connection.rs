@@ -29,6 +29,9 @@ use crate::{
 /// Read buffer of a connection; a longer frame gets memory of its own, which goes with the request.
 const READ_BUFFER: usize = 16 * 1024;
 
+/// Requests up to this many bytes are read without a permit.
+const SMALL_REQUEST: usize = 64 * 1024;
+
 /// Why a connection was closed by this side.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Closed {
@@ -94,8 +97,11 @@ impl Connection {
         let Some((length, begun)) = self.next_length().await? else {
             return Ok(None);
         };
+        // Small requests take no permit: a few large ones that are slow to arrive must not keep everybody
+        // from asking for metadata. `max_connections` bounds them.
+        let counted = if length <= SMALL_REQUEST { 0 } else { length };
         // Just checked to be within the limits.
-        let permits = u32::try_from(length).unwrap_or(u32::MAX);
+        let permits = u32::try_from(counted).unwrap_or(u32::MAX);
         let budget = Arc::clone(&self.shared.request_budget).acquire_many_owned(permits);
         let permit = tokio::select! {
             () = self.stop.cancelled() => return Ok(None),

@@ -225,6 +225,18 @@ impl JobConfig {
             "`source.brokers` names no broker",
         );
         check(!source.topics.is_empty(), "`source.topics` names no topic");
+        let mut topics: Vec<_> = source.topics.iter().collect();
+        topics.sort();
+        let once = topics.windows(2).all(|pair| pair.first() != pair.last());
+        check(once, "`source.topics` names a topic twice");
+        check(
+            source.retry_deadline.as_ms() > 0,
+            "`source.retry_deadline` is 0",
+        );
+        check(
+            engine.prefetch_bytes.as_u64() > 0,
+            "`engine.prefetch_bytes` is 0",
+        );
         check(
             source.max_batch_bytes.as_u64() > 0,
             "`source.max_batch_bytes` is 0",

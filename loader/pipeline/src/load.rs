@@ -160,6 +160,7 @@ impl Load {
 
     async fn dataset(&self, place: &Place, client: &Client) -> Result<Dataset, Error> {
         if let Some(dataset) = Dataset::read(place).await? {
+            dataset.make_directories(place).await?;
             return Ok(dataset);
         }
         if !self.create {
@@ -515,6 +516,13 @@ fn config(problem: String) -> Error {
 /// Whatever the store says.
 pub async fn open_place(job: &JobConfig, location: &str) -> Result<Place, Error> {
     let (store, root) = loader_store::open(location, &store_config(job)).await?;
+    let text = root.to_string();
+    let inside = |part: &str| part.starts_with("run=") || part == ".logferry";
+    if text == "/" || text.split('/').any(inside) {
+        return Err(config(format!(
+            "{location} cannot hold a dataset: it is the root of a store, or lies inside another dataset"
+        )));
+    }
     Ok(Place {
         store,
         layout: Layout::new(root),

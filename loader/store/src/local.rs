@@ -203,9 +203,9 @@ fn list(directory: &StorePath) -> Result<Vec<Entry>> {
                 reason: "the name is not UTF-8".to_owned(),
             });
         };
-        // A dangling link is an entry of its own; what was deleted since is none.
-        let metadata = std::fs::metadata(&path).or_else(|_| std::fs::symlink_metadata(&path));
-        match metadata {
+        // A link is an entry of its own and never followed: it may lead out of the directory, or in a
+        // circle. What was deleted since is none.
+        match std::fs::symlink_metadata(&path) {
             Ok(metadata) => entries.push(entry(path, &metadata)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(from_io(Operation::List, &path, error)),
