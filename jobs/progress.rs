@@ -33,7 +33,7 @@ struct Bar {
 impl Bar {
     fn new() -> Self {
         let bar = ProgressBar::new(0);
-        let template = "{bar:30} {human_pos}/{human_len} offsets {msg} {per_sec} {eta}";
+        let template = "{bar:30} {human_pos}/{human_len} offsets {msg}";
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }

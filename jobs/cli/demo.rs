@@ -18,6 +18,7 @@ use crate::config;
 use crate::failure::{Failure, Outcome};
 
 const TOPIC: &str = "page_views";
+const JOB_FILE: &str = "page_views.toml";
 const PARTITIONS: i32 = 6;
 /// Event times are spread over so many hours before now.
 const HOURS: i64 = 3;
@@ -31,12 +32,13 @@ pub(super) struct Demo {
     #[arg(long, default_value = "logferry-demo")]
     dir: PathBuf,
     /// Events to produce.
-    #[arg(long, default_value_t = 200_000)]
+    #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(2..))]
     events: u64,
 }
 
 impl Demo {
     pub(super) async fn run(self) -> Outcome {
+        self.refuse_foreign_directory()?;
         std::fs::create_dir_all(&self.dir).map_err(|error| {
             let what =
                 anyhow::Error::new(error).context(format!("cannot make {}", self.dir.display()));
@@ -68,6 +70,21 @@ impl Demo {
         Ok(None)
     }
 
+    fn refuse_foreign_directory(&self) -> Result<(), Failure> {
+        let Ok(entries) = std::fs::read_dir(&self.dir) else {
+            return Ok(());
+        };
+        let names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+        if names.is_empty() || names.iter().any(|name| *name == *JOB_FILE) {
+            return Ok(());
+        }
+        Err(Failure::usage(format!(
+            "{} is not empty, and no demo's",
+            self.dir.display()
+        ))
+        .try_this("name another directory with --dir"))
+    }
+
     async fn work(&self, dir: &Path, address: &str) -> Result<(), Failure> {
         let client = Client::connect(ClientConfig::new(address)).await?;
         let topic = TopicName::new(TOPIC).map_err(Failure::usage)?;
@@ -75,7 +92,7 @@ impl Demo {
         if known.iter().all(|t| t.error.is_some()) {
             client.create_topic(&topic, PARTITIONS, 1, &[]).await?;
         }
-        let job_file = dir.join(format!("{TOPIC}.toml"));
+        let job_file = dir.join(JOB_FILE);
         std::fs::write(&job_file, job_text(dir, address))?;
         let job = config::read_job(&job_file)?;
         out::line(&format!("job          {}", job_file.display()))?;

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use loader_pipeline::config::JobConfig;
 use loader_pipeline::error::{Error, Exit};
 use loader_pipeline::load::{Load, Outcome as Loaded, run_task};
-use loader_pipeline::manifest::Manifest;
+use loader_pipeline::manifest::{AcceptedGap, Manifest};
 use loader_pipeline::plan::Plan;
 use serde::Serialize;
 
@@ -166,6 +166,13 @@ pub(super) fn datasets(job: &JobConfig) -> Result<Vec<(String, Vec<TopicName>)>,
     Ok(vec![(path.clone(), topics)])
 }
 
+fn gap_line(gap: &AcceptedGap) -> String {
+    format!(
+        "{}-{}: accepted gap, goes on at offset {} after {}",
+        gap.topic, gap.partition, gap.start, gap.previous_end
+    )
+}
+
 fn print_plan(location: &str, plan: &Plan) -> std::io::Result<()> {
     out::line(&format!("dataset {location}"))?;
     if !plan.is_worth_publishing() {
@@ -186,10 +193,7 @@ fn print_plan(location: &str, plan: &Plan) -> std::io::Result<()> {
         ))?;
     }
     for gap in &plan.accepted_gaps {
-        out::line(&format!(
-            "  {}-{}: accepted gap from {} to {}",
-            gap.topic, gap.partition, gap.previous_end, gap.start
-        ))?;
+        out::line(&format!("  {}", gap_line(gap)))?;
     }
     for left in &plan.left_out {
         out::line(&format!(
@@ -220,6 +224,9 @@ fn print_loaded(location: &str, loaded: &Loaded) -> std::io::Result<()> {
                 counts.rejected,
                 counts.tombstones_skipped
             ))?;
+            for gap in &manifest.accepted_gaps {
+                out::line(&gap_line(gap))?;
+            }
             for left in &manifest.left_out {
                 out::line(&format!(
                     "left out {}-{}: {}",
