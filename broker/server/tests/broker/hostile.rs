@@ -247,8 +247,12 @@ async fn requests_wait_for_the_bytes_in_flight_and_all_are_served() {
     holder.raw(&102_400_i32.to_be_bytes()).await;
     holder.raw(&[0; 10]).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
+    // Small requests pass: nobody is kept from asking for metadata.
+    let mut small = broker.connect().await;
+    small.call(&MetadataRequest::default(), 9).await;
     let mut wire = broker.connect().await;
-    wire.send(&produce_request("orders", 0, batch(&["x"])), 9)
+    let large = "x".repeat(80_000);
+    wire.send(&produce_request("orders", 0, batch(&[&large])), 9)
         .await;
     let early = tokio::time::timeout(Duration::from_millis(200), wire.stream.readable()).await;
     assert!(early.is_err(), "served beyond the bytes in flight");
