@@ -534,6 +534,7 @@ fn properties(
          transaction.state.log.min.isr=1\n\
          share.coordinator.state.topic.replication.factor={replication}\n\
          share.coordinator.state.topic.min.isr=1\n\
+         auto.create.topics.enable=false\n\
          group.initial.rebalance.delay.ms=0\n",
         folder.display()
     );
