@@ -78,7 +78,11 @@ impl LoadCommand {
             attempts,
         }) = self.task
         {
-            let store = loader_store::StoreConfig::default();
+            let patience = loader_pipeline::config::EngineConfig::default().store_patience;
+            let store = loader_store::StoreConfig {
+                patience: std::time::Duration::from_millis(patience.as_ms().unsigned_abs()),
+                ..loader_store::StoreConfig::default()
+            };
             let progress = progress::for_stderr(self.json);
             run_task(&plan, task, &store, attempts, progress).await?;
             return Ok(None);

@@ -9,6 +9,7 @@
 //! | `determinism` | the same plan gives the same bytes (I5) |
 //! | `bad_input` | each wrong input: its exit code, cause and remedy, and nothing half published |
 //! | `store_faults` | full disk, read-only, quota, safe mode, permissions |
+//! | `hdfs_faults` | each fault of NameNode and DataNodes at each step of the commit protocol |
 //! | `foreign_clients` | kcat, the Java producer and Kafka's log dump, unmodified, against our broker |
 //! | `flights` | 336,776 real records, every value compared |
 //!
@@ -29,6 +30,7 @@ mod first_path;
 mod flights;
 mod foreign_clients;
 mod harness;
+mod hdfs_faults;
 mod kills;
 mod source_changes;
 mod store_faults;

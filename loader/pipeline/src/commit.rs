@@ -9,6 +9,7 @@
 //! - [`staging`]: one run's private directory, its lease, taking over a dead one, cleaning up;
 //! - [`assemble`]: moving the winners' files into `out-N` and writing the manifest beside it;
 //! - [`publish`]: the rename, rebasing, fencing, and what an answer that never came means;
+//! - `steps`: single steps that go on after trouble that passes;
 //! - [`dataset`]: making a dataset and what is pinned at its birth.
 //!
 //! Everything here obeys the contract of the commit protocol (docs/commit-protocol.md). What it must never
@@ -20,6 +21,7 @@ pub mod dataset;
 pub mod newest;
 pub mod publish;
 pub mod staging;
+pub(crate) mod steps;
 #[cfg(test)]
 mod tests;
 

@@ -205,6 +205,9 @@ pub struct EngineConfig {
     pub lease_timeout: Period,
     /// Bound on each single call to the store. Default 60 s.
     pub store_timeout: Period,
+    /// How long trouble of HDFS that passes by itself is waited for: a NameNode that restarts, a dead DataNode
+    /// that it does not know of yet (10.5 minutes by default). Default 12 min; 0 waits for nothing.
+    pub store_patience: Period,
 }
 
 impl JobConfig {
@@ -307,6 +310,7 @@ impl Default for EngineConfig {
             prefetch_bytes: ByteSize::mib(16),
             lease_timeout: Period::from_ms(60_000),
             store_timeout: Period::from_ms(60_000),
+            store_patience: Period::from_ms(12 * 60_000),
         }
     }
 }

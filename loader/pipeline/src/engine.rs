@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use backon::{ExponentialBuilder, Retryable};
+use backon::{BackoffBuilder as _, ExponentialBuilder};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -100,23 +100,37 @@ impl Engine {
     }
 }
 
-/// The same task again from its stored start offsets, as often as the job allows.
+/// The same task again from its stored start offsets: as often as the job allows, and after trouble of the
+/// store that passes as long as its patience lasts.
 pub(crate) async fn attempts(
     context: &TaskContext,
     task: &Task,
     retries: usize,
 ) -> Result<(), Error> {
-    let backoff = ExponentialBuilder::default()
+    let mut counted = ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(500))
         .with_max_delay(Duration::from_secs(20))
         .with_jitter()
-        .with_max_times(retries);
-    (|| run_attempt(context, task))
-        .retry(backoff)
-        .when(Error::is_retriable)
-        .notify(|error, _| {
-            tracing::warn!(task = task.task, error = %crate::error::chain(error), "attempt failed, trying again");
-            context.progress.task_retried(task.task, error);
-        })
-        .await
+        .with_max_times(retries)
+        .build();
+    let mut tries = context.place.store.patience().tries();
+    loop {
+        let error = match run_attempt(context, task).await {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        let waited = match &error {
+            Error::Store(error) => tries.again(error).await,
+            _ => false,
+        };
+        if !waited {
+            let pause = counted.next().filter(|_| error.is_retriable());
+            let Some(pause) = pause else {
+                return Err(error);
+            };
+            tokio::time::sleep(pause).await;
+        }
+        tracing::warn!(task = task.task, error = %crate::error::chain(&error), "attempt failed, trying again");
+        context.progress.task_retried(task.task, &error);
+    }
 }

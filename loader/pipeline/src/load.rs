@@ -91,10 +91,10 @@ impl Load {
     /// # Errors
     /// See [`Error::exit`]; nothing was published then, unless the error says otherwise.
     pub async fn run(&self) -> Result<Outcome, Error> {
-        let place = open_place(&self.job, &self.location).await?;
+        let place = open_to_load(&self.job, &self.location).await?;
         let client = Client::connect(client_config(&self.job)).await?;
         let dataset = self.dataset(&place, &client).await?;
-        let staging = Staging::create(&place).await?;
+        let staging = Staging::create(&place, lease_timeout(&self.job)).await?;
         self.drive(
             Driver {
                 place,
@@ -111,7 +111,7 @@ impl Load {
     /// # Errors
     /// As [`Load::run`] up to planning.
     pub async fn dry_run(&self) -> Result<Plan, Error> {
-        let place = open_place(&self.job, &self.location).await?;
+        let place = open_to_load(&self.job, &self.location).await?;
         let client = Client::connect(client_config(&self.job)).await?;
         let (dataset, newest) = match Dataset::read(&place).await? {
             Some(dataset) => (dataset, newest(&place).await?),
@@ -130,12 +130,11 @@ impl Load {
     /// # Errors
     /// As [`Load::run`] up to planning.
     pub async fn plan_only(&self) -> Result<Option<(Plan, String)>, Error> {
-        let place = open_place(&self.job, &self.location).await?;
+        let place = open_to_load(&self.job, &self.location).await?;
         let client = Client::connect(client_config(&self.job)).await?;
         let dataset = self.dataset(&place, &client).await?;
-        let mut staging = Staging::create(&place).await?;
-        let timeout = duration_ms(self.job.engine.lease_timeout.as_ms());
-        drop(staging.keep_lease(timeout));
+        let mut staging = Staging::create(&place, lease_timeout(&self.job)).await?;
+        drop(staging.keep_lease());
         let driver = Driver {
             place,
             client,
@@ -269,12 +268,11 @@ impl Load {
 
     async fn drive(&self, driver: Driver, staging: Staging) -> Result<Outcome, Error> {
         let started = tokio::time::Instant::now();
-        let timeout = duration_ms(self.job.engine.lease_timeout.as_ms());
         let fingerprint = fingerprint(&self.job)?;
-        let (mut staging, taken) = staging.take_over(&fingerprint, timeout).await?;
-        let lost = staging.keep_lease(timeout);
+        let (mut staging, taken) = staging.take_over(&fingerprint).await?;
+        let lost = staging.keep_lease();
         let planned = tokio::select! {
-            planned = self.planned(&driver, &staging, taken, timeout) => planned,
+            planned = self.planned(&driver, &staging, taken) => planned,
             () = self.stop.cancelled() => Err(Error::Stopped),
             () = lost.cancelled() => Err(staging.gone()),
         };
@@ -318,9 +316,8 @@ impl Load {
         driver: &Driver,
         staging: &Staging,
         taken: Option<TakenOver>,
-        timeout: Duration,
     ) -> Result<(Plan, Option<Manifest>), Error> {
-        staging.clean_up(&self.job.name, timeout).await?;
+        staging.clean_up(&self.job.name).await?;
         if let Some(TakenOver { plan, newest }) = taken {
             // The claim was the acknowledged write between the two looks at the newest run.
             let now = self.plan(driver, newest.as_ref()).await?;
@@ -515,7 +512,20 @@ fn config(problem: String) -> Error {
 /// # Errors
 /// Whatever the store says.
 pub async fn open_place(job: &JobConfig, location: &str) -> Result<Place, Error> {
-    let (store, root) = loader_store::open(location, &store_config(job)).await?;
+    open_with(&store_config(job), location).await
+}
+
+/// As [`open_place`], for a load: it waits for trouble that passes.
+async fn open_to_load(job: &JobConfig, location: &str) -> Result<Place, Error> {
+    let how = StoreConfig {
+        patience: duration_ms(job.engine.store_patience.as_ms()),
+        ..store_config(job)
+    };
+    open_with(&how, location).await
+}
+
+async fn open_with(how: &StoreConfig, location: &str) -> Result<Place, Error> {
+    let (store, root) = loader_store::open(location, how).await?;
     let text = root.to_string();
     let inside = |part: &str| part.starts_with("run=") || part == ".logferry";
     if text == "/" || text.split('/').any(inside) {
@@ -558,6 +568,10 @@ fn planned_client_config(plan: &Plan) -> ClientConfig {
         max_batch_bytes: usize::try_from(plan.source.max_batch_bytes).unwrap_or(usize::MAX),
         ..ClientConfig::default()
     }
+}
+
+fn lease_timeout(job: &JobConfig) -> Duration {
+    duration_ms(job.engine.lease_timeout.as_ms())
 }
 
 fn threads(job: &JobConfig) -> usize {

@@ -10,6 +10,7 @@
 
 mod files;
 mod range;
+mod sink;
 
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ use self::files::TaskFiles;
 use self::range::RangeReader;
 use crate::commit::Place;
 use crate::commit::staging::fenced_if_gone;
+use crate::commit::steps;
 use crate::error::Error;
 use crate::failpoint::failpoint;
 use crate::layout::StagingLayout;
@@ -64,11 +66,9 @@ pub async fn run_attempt(context: &TaskContext, task: &Task) -> Result<(), Error
     let directory = context.staging.attempt(task.task, attempt);
     let store = &context.place.store;
     let gone = |error| fenced_if_gone(&context.staging, error);
-    match store.mkdir(&context.staging.task(task.task)).await {
-        Ok(()) | Err(loader_store::Error::AlreadyExists { .. }) => {}
-        Err(error) => return Err(gone(error)),
+    for made in [&context.staging.task(task.task), &directory] {
+        steps::make_directory(&**store, made).await.map_err(gone)?;
     }
-    store.mkdir(&directory).await.map_err(gone)?;
     failpoint!("task.started");
 
     let report = write_files(context, task, &directory).await?;
@@ -77,8 +77,11 @@ pub async fn run_attempt(context: &TaskContext, task: &Task) -> Result<(), Error
         what: "cannot write an attempt's report as JSON".to_owned(),
         source: Some(Box::new(source)),
     })?;
-    store
-        .put(&directory.join(REPORT), bytes)
+    let beside = steps::write_beside(&**store, &directory, REPORT, &bytes)
+        .await
+        .map_err(gone)?;
+    failpoint!("task.report_beside");
+    steps::rename_ours(&**store, &beside, &directory.join(REPORT))
         .await
         .map_err(gone)?;
     failpoint!("task.reported");
@@ -93,7 +96,7 @@ async fn win(context: &TaskContext, task: u32, directory: &StorePath) -> Result<
     let done = context.staging.done(task);
     let mut last = None;
     for _ in 0..3 {
-        let refused = match store.rename_no_overwrite(directory, &done).await {
+        let refused = match steps::rename_ours(&**store, directory, &done).await {
             Ok(()) | Err(loader_store::Error::AlreadyExists { .. }) => return Ok(()),
             Err(error) => error,
         };

@@ -271,6 +271,15 @@ pub enum Error {
         #[source]
         source: Cause,
     },
+    /// No DataNode gave the content of a file that is there: they are down, or its replicas lost.
+    #[error("cannot read {path}: no datanode gives its content")]
+    ReadFailed {
+        /// The file.
+        path: StorePath,
+        /// Why.
+        #[source]
+        source: Cause,
+    },
     /// The text given to [`crate::open`] is no location, or its store cannot be set up.
     #[error("cannot use {location:?} as a store: {reason}")]
     Location {
@@ -315,6 +324,7 @@ impl Error {
             | Self::NoSpace { .. }
             | Self::ReadOnly { .. }
             | Self::Unreachable { .. }
+            | Self::ReadFailed { .. }
             | Self::Io { .. } => ErrorKind::Unavailable,
             Self::NotFound { .. }
             | Self::AlreadyExists { .. }
@@ -327,6 +337,37 @@ impl Error {
             | Self::RenameUnsupported { .. }
             | Self::Location { .. }
             | Self::HadoopConfig { .. } => ErrorKind::Caller,
+        }
+    }
+
+    /// Whether the trouble may pass by itself within minutes: a NameNode that restarts, a connection that was
+    /// cut, a DataNode that died. [`crate::Tries`] go on after these only.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable { .. }
+            | Self::Timeout { .. }
+            | Self::SafeMode { .. }
+            | Self::OutcomeUnknown { .. }
+            | Self::FileLease { .. }
+            | Self::WriteFailed { .. }
+            | Self::ReadFailed { .. } => true,
+            Self::NotFound { .. }
+            | Self::AlreadyExists { .. }
+            | Self::ParentMissing { .. }
+            | Self::NotADirectory { .. }
+            | Self::IsADirectory { .. }
+            | Self::InvalidPath { .. }
+            | Self::NameTooLong { .. }
+            | Self::CrossVolume { .. }
+            | Self::RenameUnsupported { .. }
+            | Self::PermissionDenied { .. }
+            | Self::Quota { .. }
+            | Self::NoSpace { .. }
+            | Self::ReadOnly { .. }
+            | Self::Location { .. }
+            | Self::HadoopConfig { .. }
+            | Self::Io { .. } => false,
         }
     }
 
@@ -380,10 +421,16 @@ impl Error {
                 "wait for its writer, or release the lease: hdfs debug recoverLease -path PATH"
             }
             Self::WriteFailed { .. } => {
-                "run again; if it recurs, check the datanodes and their logs, or the local disk"
+                "check the datanodes (hdfs dfsadmin -report) or the local disk, then run again; a dead datanode is \
+                 given out by the namenode until it notices, by default for 10.5 minutes: let \
+                 engine.store_patience be longer"
             }
             Self::Location { .. } => {
                 "give hdfs://namenode:port/path, hdfs:///path, file:///path or a local path"
+            }
+            Self::ReadFailed { .. } => {
+                "bring the datanodes back (hdfs dfsadmin -report, hdfs fsck PATH -files -blocks -locations), then \
+                 run again"
             }
             Self::HadoopConfig { .. } => {
                 "check HADOOP_CONF_DIR and its core-site.xml and hdfs-site.xml"

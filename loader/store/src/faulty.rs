@@ -19,7 +19,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use crate::{Entry, Error, FileWriter, Operation, RenameSemantics, Result, Store, StorePath};
+use crate::{
+    Entry, Error, FileWriter, Operation, Patience, RenameSemantics, Result, Store, StorePath,
+};
 
 /// One call of a store or a writer, as rules see it and as it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -229,6 +231,7 @@ type Shared = Arc<Mutex<State>>;
 pub struct FaultyStore {
     inner: Arc<dyn Store>,
     state: Shared,
+    patience: Patience,
 }
 
 impl FaultyStore {
@@ -236,9 +239,17 @@ impl FaultyStore {
     #[must_use]
     pub fn new(inner: Arc<dyn Store>) -> Self {
         Self {
+            patience: inner.patience(),
             inner,
             state: Arc::default(),
         }
+    }
+
+    /// With another patience than the inner store's, as [`Store::patience`] tells it.
+    #[must_use]
+    pub fn with_patience(mut self, limit: std::time::Duration) -> Self {
+        self.patience = Patience::new(limit);
+        self
     }
 
     /// Adds a rule behind those there. The first that strikes decides a call; all that match count it.
@@ -352,6 +363,10 @@ impl Store for FaultyStore {
 
     fn rename_semantics(&self) -> RenameSemantics {
         self.inner.rename_semantics()
+    }
+
+    fn patience(&self) -> Patience {
+        self.patience.clone()
     }
 
     async fn stat(&self, path: &StorePath) -> Result<Option<Entry>> {

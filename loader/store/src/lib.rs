@@ -12,7 +12,7 @@
 //! instant, and what returned `Ok` is durable. [`conformance`] (feature `conformance`) tests the same
 //! promises on every implementation, [`faulty`] (feature `faulty`) breaks them on demand. A store
 //! knows nothing of datasets, runs or leases, retries no change whose outcome is unknown, and removes
-//! only what it is told to delete.
+//! only what it is told to delete. With [`StoreConfig::patience`] it waits for trouble that passes.
 //!
 //! **Cancel safety**, for all methods alike: dropping a future of a read is harmless. Dropping one of
 //! a change stops the waiting, not the change: it has happened, has not, or still may, as with
@@ -26,11 +26,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use patience::PatientStore;
+
 mod error;
 mod hdfs;
 mod local;
 mod location;
 mod path;
+mod patience;
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
@@ -41,6 +44,7 @@ pub use error::{Cause, Error, ErrorKind, Operation, Result};
 pub use hdfs::HdfsStore;
 pub use local::LocalStore;
 pub use path::{InvalidStorePath, StorePath};
+pub use patience::{Patience, Tries};
 
 /// What is at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -109,6 +113,13 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// What a rename can promise here. A local store says `true` until its file system has refused
     /// such a rename (which changes nothing), since only trying tells.
     fn rename_semantics(&self) -> RenameSemantics;
+
+    /// How long the caller should go on trying what the store cannot repeat by itself: a file that could not be
+    /// written (under another name), a change whose answer was lost (after a look). None by default: trouble
+    /// on a local disk does not pass.
+    fn patience(&self) -> Patience {
+        Patience::default()
+    }
 
     /// What is at `path`; `None` if nothing is. Symbolic links are followed.
     async fn stat(&self, path: &StorePath) -> Result<Option<Entry>>;
@@ -229,6 +240,9 @@ pub struct StoreConfig {
     /// How long one request to HDFS may take (a large read or write is many requests). Default 60 s.
     /// Local file systems have no limit: a hung mount cannot be given up.
     pub operation_timeout: Duration,
+    /// How long trouble of HDFS that passes by itself is waited for, once HDFS has answered: a NameNode that
+    /// restarts, a DataNode that died and that the NameNode does not know of yet. Default: not at all.
+    pub patience: Duration,
     /// Where core-site.xml and hdfs-site.xml are. Default: `HADOOP_CONF_DIR`, then
     /// `HADOOP_HOME/etc/hadoop`, as Hadoop does, else none.
     pub hadoop_conf_dir: Option<PathBuf>,
@@ -241,6 +255,7 @@ impl Default for StoreConfig {
     fn default() -> Self {
         Self {
             operation_timeout: Duration::from_secs(60),
+            patience: Duration::ZERO,
             hadoop_conf_dir: None,
             hadoop_user: None,
         }
@@ -269,6 +284,7 @@ pub async fn open(location: &str, config: &StoreConfig) -> Result<(Arc<dyn Store
         }
         location::Location::Hdfs { authority, path } => {
             let store = HdfsStore::open(location, authority.as_deref(), config).await?;
+            let store = PatientStore::new(Arc::new(store), config.patience);
             Ok((Arc::new(store), path))
         }
     }

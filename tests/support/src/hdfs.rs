@@ -235,7 +235,8 @@ impl Hdfs {
             let status = self.status();
             if status.as_ref().is_ok_and(|status| {
                 status.live_datanodes == datanodes && status.safe_mode.is_none()
-            }) {
+            }) && self.datanodes_listen()
+            {
                 return Ok(());
             }
             let processes = self.datanodes.iter().flatten().chain(&self.namenode);
@@ -259,6 +260,17 @@ impl Hdfs {
             }
             pause_for(Duration::from_millis(100));
         }
+    }
+
+    /// Whether each `DataNode` of ours that runs can be connected to. One that was killed and started again counts
+    /// as live all the while.
+    fn datanodes_listen(&self) -> bool {
+        let listens = |port: u16| std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
+        self.datanodes
+            .iter()
+            .zip(&self.datanode_ports)
+            .filter(|(process, _)| process.as_ref().is_some_and(Process::is_running))
+            .all(|(_, [data, ..])| listens(*data))
     }
 
     /// What the NameNode says of itself (`/jmx`); answers within milliseconds.
@@ -314,6 +326,11 @@ impl Hdfs {
         let default_fs = format!("hdfs://{address}");
         fs::write(folder.join("core-site.xml"), self.core_site(&default_fs))?;
         Ok(folder)
+    }
+
+    /// How many `DataNodes` it was started with; 0 on a shared cluster that another process started.
+    pub fn datanodes(&self) -> usize {
+        self.datanodes.len()
     }
 
     /// The file system's address, `hdfs://host:port`, without a trailing slash.

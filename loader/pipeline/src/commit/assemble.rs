@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::Place;
 use super::newest::is_there;
 use super::staging::Staging;
+use super::steps;
 use crate::error::Error;
 use crate::failpoint::failpoint;
 use crate::layout::{MANIFEST, RunNumber, SUCCESS};
@@ -321,7 +322,7 @@ impl Assembly<'_> {
         for entry in store.list(self.staging.paths().directory()).await? {
             let begun = crate::layout::StagingLayout::out_number(entry.path.name());
             if begun.is_some() && entry.path != self.out {
-                store.rename_no_overwrite(&entry.path, &self.out).await?;
+                steps::rename_ours(&**store, &entry.path, &self.out).await?;
                 return Ok(());
             }
         }
@@ -330,10 +331,9 @@ impl Assembly<'_> {
 
     /// One level; one that is there is fine.
     async fn mkdir(&self, path: &StorePath) -> Result<(), Error> {
-        match self.place.store.mkdir(path).await {
-            Ok(()) | Err(loader_store::Error::AlreadyExists { .. }) => Ok(()),
-            Err(error) => Err(self.staging.fenced_if_gone(error)),
-        }
+        steps::make_directory(&*self.place.store, path)
+            .await
+            .map_err(|e| self.staging.fenced_if_gone(e))
     }
 
     async fn move_files(&self, selection: &Selection) -> Result<(), Error> {
@@ -364,7 +364,7 @@ impl Assembly<'_> {
     /// Source there: moved. Target there with its length: done before. Anything else is an error.
     async fn move_file(&self, from: &StorePath, to: &StorePath, length: u64) -> Result<(), Error> {
         let store = &self.place.store;
-        let refused = match store.rename_no_overwrite(from, to).await {
+        let refused = match steps::rename_ours(&**store, from, to).await {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
@@ -402,23 +402,18 @@ impl Assembly<'_> {
     async fn write_beside(&self, name: &str, bytes: Bytes) -> Result<(), Error> {
         let store = &self.place.store;
         let staging = self.staging.paths().directory();
-        let unique = Uuid::new_v4();
-        let (beside, target) = (
-            staging.join(&format!("new-{unique}{name}")),
-            self.out.join(name),
-        );
-        store
-            .put(&beside, bytes)
+        let target = self.out.join(name);
+        let beside = steps::write_beside(&**store, staging, name, &bytes)
             .await
             .map_err(|e| self.staging.fenced_if_gone(e))?;
         failpoint!("assemble.document_beside");
-        match store.rename_no_overwrite(&beside, &target).await {
+        match steps::rename_ours(&**store, &beside, &target).await {
             Err(loader_store::Error::AlreadyExists { .. }) => {
                 // From an earlier assembly for another base or by a dead driver: out of the way first.
-                let old = staging.join(&format!("old-{unique}{name}"));
-                store.rename_no_overwrite(&target, &old).await?;
+                let old = staging.join(&format!("old-{}{name}", Uuid::new_v4()));
+                steps::rename_ours(&**store, &target, &old).await?;
                 failpoint!("assemble.document_out");
-                store.rename_no_overwrite(&beside, &target).await?;
+                steps::rename_ours(&**store, &beside, &target).await?;
             }
             renamed => renamed.map_err(|e| self.staging.fenced_if_gone(e))?,
         }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::Place;
+use super::{Place, steps};
 use crate::config::JobConfig;
 use crate::error::Error;
 use crate::failpoint::failpoint;
@@ -37,6 +37,9 @@ impl Document for Dataset {
     const FORMAT: &'static str = "logferry-dataset";
     const VERSION: u32 = 1;
 }
+
+/// How the name of a `dataset.json` that is still beside its place ends.
+pub(super) const BESIDE: &str = "-dataset.json";
 
 /// The only layout there is.
 pub const LAYOUT: &str = "runs";
@@ -78,16 +81,10 @@ impl Dataset {
             what: "cannot write dataset.json".to_owned(),
             source: Some(Box::new(source)),
         })?;
-        let beside = place
-            .layout
-            .hidden()
-            .join(&format!("dataset-{}.json", self.uuid));
-        store.put(&beside, bytes).await?;
+        let hidden = place.layout.hidden();
+        let beside = steps::write_beside(&**store, &hidden, BESIDE, &bytes).await?;
         failpoint!("dataset.beside");
-        match store
-            .rename_no_overwrite(&beside, &place.layout.dataset())
-            .await
-        {
+        match steps::rename_ours(&**store, &beside, &place.layout.dataset()).await {
             Ok(()) => Ok(self),
             Err(loader_store::Error::AlreadyExists { .. }) => {
                 store.delete(&beside).await?;
@@ -107,7 +104,7 @@ impl Dataset {
     pub async fn make_directories(&self, place: &Place) -> Result<(), Error> {
         for directory in [place.layout.all_staging(), place.layout.trash()] {
             if place.store.stat(&directory).await?.is_none() {
-                place.store.mkdirs(&directory).await?;
+                steps::make_directories(&*place.store, &directory).await?;
             }
         }
         Ok(())

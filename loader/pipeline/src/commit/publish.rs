@@ -17,6 +17,7 @@ use super::Place;
 use super::assemble::{Selection, assemble, compose};
 use super::newest::{is_there, newest, read_manifest, run_numbers, write_last};
 use super::staging::Staging;
+use super::steps;
 use crate::error::Error;
 use crate::failpoint::failpoint;
 use crate::layout::RunNumber;
@@ -151,14 +152,10 @@ impl Publisher<'_> {
     async fn settle(&self, number: RunNumber) -> Result<Outcome, Error> {
         let name = format!("settle-{}", Uuid::new_v4());
         let probe = self.staging.paths().directory().join(&name);
-        match self
-            .place
-            .store
-            .put(&probe, Bytes::from_static(b"\n"))
-            .await
-        {
+        // A directory needs no DataNode.
+        match steps::make_directory(&*self.place.store, &probe).await {
             Err(loader_store::Error::ParentMissing { .. }) => return self.look_for_ours().await,
-            put => put?,
+            made => made?,
         }
         failpoint!("publish.settled");
         if is_there(self.place, &self.place.layout.run(number)).await? {

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loader_store::{Entry, StorePath};
+use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::Place;
 use super::newest::newest;
+use super::steps;
 use crate::error::Error;
 use crate::failpoint::failpoint;
 use crate::layout::StagingLayout;
@@ -29,6 +31,8 @@ pub struct Staging {
     paths: StagingLayout,
     /// The store's clock when the directory was made, in milliseconds.
     made_at_ms: i64,
+    /// How old this run's lease may get before others take it for dead; written into it.
+    lease_timeout: Duration,
     lease: Option<Lease>,
 }
 
@@ -37,13 +41,14 @@ impl Staging {
     ///
     /// # Errors
     /// Whatever the store says; on a full namespace quota the trash is emptied and it is tried once more.
-    pub async fn create(place: &Place) -> Result<Self, Error> {
+    pub async fn create(place: &Place, lease_timeout: Duration) -> Result<Self, Error> {
         let run = Uuid::new_v4();
         let paths = place.layout.staging(run);
-        match place.store.mkdir(paths.directory()).await {
+        let store = &*place.store;
+        match steps::make_directory(store, paths.directory()).await {
             Err(loader_store::Error::Quota { .. }) => {
                 empty_trash(place).await;
-                place.store.mkdir(paths.directory()).await?;
+                steps::make_directory(store, paths.directory()).await?;
             }
             made => made?,
         }
@@ -57,13 +62,24 @@ impl Staging {
             run,
             paths,
             made_at_ms,
+            lease_timeout,
             lease: None,
         };
-        place
-            .store
-            .put(&staging.paths.lease(), lease_text())
-            .await?;
-        Ok(staging)
+        match staging.renew_lease().await {
+            Ok(()) => Ok(staging),
+            Err(error) => {
+                // So that a full quota is not filled further by each try.
+                discard(place, staging.paths.directory()).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn renew_lease(&self) -> Result<(), Error> {
+        let text = lease_text(self.lease_timeout);
+        steps::overwrite(&*self.place.store, &self.paths.lease(), text)
+            .await
+            .map_err(|e| self.fenced_if_gone(e))
     }
 
     /// Id of the run: the name of its staging directory.
@@ -79,8 +95,8 @@ impl Staging {
     }
 
     /// Starts the heartbeat. The token is cancelled when the directory turns out to be gone.
-    pub fn keep_lease(&mut self, timeout: Duration) -> CancellationToken {
-        let lease = Lease::keep(&self.place, self.paths.lease(), timeout / 4);
+    pub fn keep_lease(&mut self) -> CancellationToken {
+        let lease = Lease::keep(&self.place, self.paths.lease(), self.lease_timeout);
         let lost = lease.lost.clone();
         self.lease = Some(lease);
         lost
@@ -93,15 +109,16 @@ impl Staging {
     pub async fn write_plan(&self, plan: &Plan) -> Result<(), Error> {
         failpoint!("plan.before_write");
         // First: a plan that the next run takes over must have room for its tasks.
-        self.place
-            .store
-            .mkdir(&self.paths.tasks())
+        let store = &*self.place.store;
+        steps::make_directory(store, &self.paths.tasks())
             .await
             .map_err(|e| self.fenced_if_gone(e))?;
         let bytes = sealed::seal(plan).map_err(internal)?;
-        self.place
-            .store
-            .put(&self.paths.plan(), bytes)
+        let beside = steps::write_beside(store, self.paths.directory(), "plan.json", &bytes)
+            .await
+            .map_err(|e| self.fenced_if_gone(e))?;
+        failpoint!("plan.beside");
+        steps::rename_ours(store, &beside, &self.paths.plan())
             .await
             .map_err(|e| self.fenced_if_gone(e))?;
         failpoint!("plan.written");
@@ -142,13 +159,27 @@ impl Staging {
     /// take over.
     ///
     /// # Errors
-    /// Whatever the store says while looking. A claim that another driver won is no error.
-    pub async fn take_over(
-        self,
+    /// Whatever the store says while looking; this run's own directory is thrown away then. A claim that
+    /// another driver won is no error.
+    pub async fn take_over(self, fingerprint: &str) -> Result<(Self, Option<TakenOver>), Error> {
+        match self.taken_from_the_dead(fingerprint).await {
+            Ok(Some((claimed, taken))) => {
+                self.discard().await;
+                Ok((claimed, Some(taken)))
+            }
+            Ok(None) => Ok((self, None)),
+            Err(error) => {
+                self.discard().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn taken_from_the_dead(
+        &self,
         fingerprint: &str,
-        timeout: Duration,
-    ) -> Result<(Self, Option<TakenOver>), Error> {
-        for dead in self.dead(timeout).await? {
+    ) -> Result<Option<(Self, TakenOver)>, Error> {
+        for dead in self.dead().await? {
             let paths = StagingLayout::at(dead.path.clone());
             if self.resumable(&paths, fingerprint).await?.is_none() {
                 continue;
@@ -156,15 +187,19 @@ impl Staging {
             let Some(claimed) = self.claim(&dead.path).await? else {
                 continue;
             };
-            let Some(taken) = self.resumable(&claimed.paths, fingerprint).await? else {
-                claimed.discard().await;
-                continue;
-            };
-            self.discard().await;
-            tracing::info!(run = %claimed.run, from = dead.path.name(), "took over a run that died");
-            return Ok((claimed, Some(taken)));
+            match self.resumable(&claimed.paths, fingerprint).await {
+                Ok(Some(taken)) => {
+                    tracing::info!(run = %claimed.run, from = dead.path.name(), "took over a run that died");
+                    return Ok(Some((claimed, taken)));
+                }
+                Ok(None) => claimed.discard().await,
+                Err(error) => {
+                    claimed.leave_for_next().await;
+                    return Err(error);
+                }
+            }
         }
-        Ok((self, None))
+        Ok(None)
     }
 
     /// The plan in a directory, if it is this job's and build's and continues the newest run.
@@ -191,8 +226,7 @@ impl Staging {
         let run = Uuid::new_v4();
         let paths = self.place.layout.staging(run);
         failpoint!("takeover.before_claim");
-        let store = &self.place.store;
-        if let Err(error) = store.rename_no_overwrite(dead, paths.directory()).await {
+        if let Err(error) = steps::rename_ours(&*self.place.store, dead, paths.directory()).await {
             tracing::info!(%error, path = %dead, "cannot take over a dead run");
             return Ok(None);
         }
@@ -203,11 +237,11 @@ impl Staging {
             run,
             paths,
             made_at_ms: self.made_at_ms,
+            lease_timeout: self.lease_timeout,
             lease: None,
         };
         // At once: without a lease it looks as if it had been given up.
-        let leased = store.replace(&claimed.paths.lease(), lease_text()).await;
-        leased.map_err(|e| claimed.fenced_if_gone(e))?;
+        claimed.renew_lease().await?;
         Ok(Some(claimed))
     }
 
@@ -218,10 +252,11 @@ impl Staging {
     ///
     /// # Errors
     /// Whatever the store says while looking.
-    pub async fn clean_up(&self, job: &str, timeout: Duration) -> Result<(), Error> {
+    pub async fn clean_up(&self, job: &str) -> Result<(), Error> {
         const LEFT_TO_OTHERS: Duration = Duration::from_secs(24 * 3600);
         empty_trash(&self.place).await;
-        for dead in self.dead(timeout).await? {
+        self.clear_unborn_datasets().await;
+        for dead in self.dead().await? {
             let left_to_others =
                 match stored_plan(&self.place, &StagingLayout::at(dead.path.clone())).await {
                     StoredPlan::None => false,
@@ -237,8 +272,29 @@ impl Staging {
         Ok(())
     }
 
+    /// A load that died while it made the dataset left its `dataset.json` beside the place.
+    async fn clear_unborn_datasets(&self) {
+        let entries = match self.place.store.list(&self.place.layout.hidden()).await {
+            Ok(entries) => entries,
+            Err(error) => {
+                tracing::warn!(%error, "cannot look for what earlier loads left");
+                return;
+            }
+        };
+        let unborn = |entry: &&Entry| {
+            !entry.is_directory()
+                && entry.name().ends_with(super::dataset::BESIDE)
+                && self.age(entry) >= self.lease_timeout
+        };
+        for entry in entries.iter().filter(unborn) {
+            if let Err(error) = self.place.store.delete(&entry.path).await {
+                tracing::warn!(%error, path = %entry.path, "cannot delete, the next run will");
+            }
+        }
+    }
+
     /// Staging directories whose lease is stale, oldest first.
-    async fn dead(&self, timeout: Duration) -> Result<Vec<Entry>, Error> {
+    async fn dead(&self) -> Result<Vec<Entry>, Error> {
         let mut dead = Vec::new();
         for entry in self
             .place
@@ -258,11 +314,11 @@ impl Staging {
                     .await?,
             );
             let is_dead = match (&lease, &plan) {
-                (Some(lease), _) => self.age(lease) >= timeout,
+                (Some(lease), _) => self.age(lease) >= self.timeout_of(lease).await,
                 // The lease was given up: take over at once.
                 (None, Some(_)) => true,
                 // Just being made, or made by one who died in the first instant.
-                (None, None) => self.age(&entry) >= timeout,
+                (None, None) => self.age(&entry) >= self.lease_timeout,
             };
             if is_dead {
                 dead.push(entry);
@@ -270,6 +326,15 @@ impl Staging {
         }
         dead.sort_by_key(|entry| entry.modified_ms);
         Ok(dead)
+    }
+
+    /// How old a lease may get by its owner's word; ours where it cannot be read, as while it is rewritten.
+    async fn timeout_of(&self, lease: &Entry) -> Duration {
+        let read = self.place.store.read(&lease.path).await.ok();
+        read.and_then(|text| serde_json::from_slice::<LeaseText>(&text).ok())
+            .map_or(self.lease_timeout, |text| {
+                Duration::from_millis(text.timeout_ms)
+            })
     }
 
     /// Age by the store's own clock.
@@ -394,8 +459,21 @@ async fn empty_trash(place: &Place) {
 /// A heartbeat's call is given at least this long.
 const SHORTEST_BEAT: Duration = Duration::from_secs(5);
 
-fn lease_text() -> bytes::Bytes {
-    format!("{{\"pid\":{}}}\n", std::process::id()).into()
+/// What a lease says. Its age is that of the file.
+#[derive(Debug, Serialize, Deserialize)]
+struct LeaseText {
+    pid: u32,
+    /// Older than this, its owner is dead.
+    timeout_ms: u64,
+}
+
+fn lease_text(timeout: Duration) -> bytes::Bytes {
+    let text = LeaseText {
+        pid: std::process::id(),
+        timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+    };
+    // Numbers only: it cannot fail; and an empty lease is one whose owner says nothing.
+    serde_json::to_vec(&text).unwrap_or_default().into()
 }
 
 fn internal(source: serde_json::Error) -> Error {
@@ -413,9 +491,9 @@ struct Lease {
 }
 
 impl Lease {
-    fn keep(place: &Place, path: StorePath, every: Duration) -> Self {
+    fn keep(place: &Place, path: StorePath, timeout: Duration) -> Self {
         let lost = CancellationToken::new();
-        let heartbeat = heartbeat(Arc::clone(&place.store), path, every, lost.clone());
+        let heartbeat = heartbeat(Arc::clone(&place.store), path, timeout, lost.clone());
         Self {
             lost,
             _heartbeat: crate::spawn(heartbeat),
@@ -426,17 +504,21 @@ impl Lease {
 async fn heartbeat(
     store: Arc<dyn loader_store::Store>,
     path: StorePath,
-    every: Duration,
+    timeout: Duration,
     lost: CancellationToken,
 ) {
+    let every = timeout / 4;
     let mut ticks = tokio::time::interval(every.max(Duration::from_millis(10)));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     ticks.tick().await;
     loop {
         ticks.tick().await;
         // A call that hangs must not cost the beats after it.
-        match tokio::time::timeout(every.max(SHORTEST_BEAT), store.replace(&path, lease_text()))
-            .await
+        match tokio::time::timeout(
+            every.max(SHORTEST_BEAT),
+            store.replace(&path, lease_text(timeout)),
+        )
+        .await
         {
             Ok(Ok(())) => {}
             Ok(Err(loader_store::Error::ParentMissing { .. })) => {

@@ -18,6 +18,8 @@ use crate::manifest::Manifest;
 use crate::plan::{Plan, PlanRequest, plan};
 use crate::snapshot::{LogOffsets, PartitionSnapshot, SourceSnapshot, TopicSnapshot};
 
+const LEASE: std::time::Duration = std::time::Duration::from_secs(60);
+
 struct Bench {
     _dir: tempfile::TempDir,
     faults: FaultyStore,
@@ -47,7 +49,7 @@ impl Bench {
     async fn staged(&self, cluster: &str) -> (Staging, Plan, Option<Manifest>) {
         let base = newest(&self.place).await.unwrap();
         let plan = first_sight(cluster, base.as_ref());
-        let staging = Staging::create(&self.place).await.unwrap();
+        let staging = Staging::create(&self.place, LEASE).await.unwrap();
         staging.write_plan(&plan).await.unwrap();
         (staging, plan, base)
     }
@@ -202,7 +204,7 @@ async fn a_store_that_cannot_be_asked_after_a_lost_answer_is_said_to_be_unknown(
     });
     bench
         .faults
-        .add(Rule::on(Operation::Put, down).path_contains("settle-"));
+        .add(Rule::on(Operation::Mkdir, down).path_contains("settle-"));
     let error = bench.publish(&staged).await.unwrap_err();
     assert!(
         matches!(
@@ -237,14 +239,11 @@ async fn a_directory_in_which_a_slow_driver_planned_anew_is_not_run_by_the_old_p
         }
     });
     sleeper.leave_for_next().await;
-    let claimer = Staging::create(&bench.place).await.unwrap();
+    let claimer = Staging::create(&bench.place, LEASE).await.unwrap();
     bench
         .faults
         .add(Rule::on(Operation::Rename, awake).path_contains("staging"));
-    let (_, taken) = claimer
-        .take_over(&plan.fingerprint, std::time::Duration::from_secs(60))
-        .await
-        .unwrap();
+    let (_, taken) = claimer.take_over(&plan.fingerprint).await.unwrap();
     assert!(taken.is_none(), "an unknown claim is not ours");
 }
 

@@ -8,11 +8,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use broker_client::protocol::ids::TopicName;
-use bytes::Bytes;
-use loader_store::{FileWriter, StorePath};
+use loader_store::StorePath;
 
 use super::TaskContext;
-use crate::commit::staging::fenced_if_gone;
+use super::sink::{Sink, SinkPlace};
 use crate::encode::FileEncoder;
 use crate::encode::parquet::ParquetEncoder;
 use crate::error::Error;
@@ -120,7 +119,7 @@ impl<'a> TaskFiles<'a> {
         file.encoder.write(&group.batch)?;
         file.note(&group);
         let ready = file.encoder.take_output();
-        file.sink.put(self.context, ready).await
+        file.sink.put(&sink_place(self.context), ready).await
     }
 
     fn begin(&self, kind: FileKind, directory: &str) -> Result<OpenFile, Error> {
@@ -140,10 +139,7 @@ impl<'a> TaskFiles<'a> {
             directory => format!("{directory}/{}", self.name),
         };
         Ok(OpenFile {
-            sink: Sink::new(
-                self.directory.clone(),
-                format!("{:05}.part", self.open.len()),
-            ),
+            sink: Sink::new(self.directory.clone(), self.open.len()),
             path,
             kind,
             encoder: Box::new(ParquetEncoder::new(schema, &self.context.plan.parquet)?),
@@ -172,6 +168,13 @@ impl<'a> TaskFiles<'a> {
             samples: self.samples,
             event_time_from,
         })
+    }
+}
+
+fn sink_place(context: &TaskContext) -> SinkPlace<'_> {
+    SinkPlace {
+        store: &*context.place.store,
+        staging: &context.staging,
     }
 }
 
@@ -207,12 +210,11 @@ impl OpenFile {
     }
 
     async fn close(
-        mut self,
+        self,
         context: &TaskContext,
         task: u32,
     ) -> Result<(String, PublishedFile), Error> {
         let tail = self.encoder.close()?;
-        self.sink.put(context, tail.bytes).await?;
         let ranges = self
             .spans
             .iter()
@@ -226,7 +228,8 @@ impl OpenFile {
                 })
             })
             .collect();
-        let (name, bytes, crc) = self.sink.close(context).await?;
+        let place = sink_place(context);
+        let (name, bytes, crc) = self.sink.close(&place, tail.bytes).await?;
         let published = PublishedFile {
             path: self.path,
             kind: self.kind,
@@ -239,62 +242,5 @@ impl OpenFile {
             ranges,
         };
         Ok((name, published))
-    }
-}
-
-/// Where the bytes of one file go: created with the first of them, checksummed as they pass.
-struct Sink {
-    directory: StorePath,
-    name: String,
-    writer: Option<Box<dyn FileWriter>>,
-    crc: u32,
-    bytes: u64,
-}
-
-impl Sink {
-    const fn new(directory: StorePath, name: String) -> Self {
-        Self {
-            directory,
-            name,
-            writer: None,
-            crc: 0,
-            bytes: 0,
-        }
-    }
-
-    async fn put(&mut self, context: &TaskContext, bytes: Bytes) -> Result<(), Error> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        self.crc = crc32c::crc32c_append(self.crc, &bytes);
-        self.bytes += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-        let gone = |error| fenced_if_gone(&context.staging, error);
-        let writer = match &mut self.writer {
-            Some(writer) => writer,
-            None => {
-                let path = self.directory.join(&self.name);
-                self.writer
-                    .insert(context.place.store.create(&path).await.map_err(gone)?)
-            }
-        };
-        writer.write(bytes).await.map_err(gone)
-    }
-
-    /// Name, length and CRC-32C of the closed file.
-    async fn close(self, context: &TaskContext) -> Result<(String, u64, u32), Error> {
-        let Some(writer) = self.writer else {
-            return Ok((self.name, 0, self.crc));
-        };
-        let length = writer
-            .close()
-            .await
-            .map_err(|e| fenced_if_gone(&context.staging, e))?;
-        if length != self.bytes {
-            return Err(Error::Inconsistent {
-                path: self.directory.join(&self.name),
-                problem: format!("has {length} bytes, {} were written", self.bytes),
-            });
-        }
-        Ok((self.name, length, self.crc))
     }
 }

@@ -40,6 +40,19 @@ struct NoAnswer {
     after: Duration,
 }
 
+/// What went wrong between us and a DataNode.
+#[derive(Debug, thiserror::Error)]
+#[error("data transfer failed: {0}")]
+struct Transfer(String);
+
+/// hdfs-native appends everything it knows of each DataNode; the debug log gets it.
+fn in_short(text: &str) -> String {
+    tracing::debug!(text, "data transfer failed");
+    let line = first_line(text);
+    let words = line.split(['[', '{']).next().unwrap_or(line);
+    words.trim_end_matches([' ', ':']).to_owned()
+}
+
 fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
@@ -157,8 +170,8 @@ impl Request<'_> {
                 path: path.to_string(),
                 reason,
             },
-            HdfsError::DataTransferError(_)
-            | HdfsError::ChecksumError
+            HdfsError::DataTransferError(text) => self.io(Box::new(Transfer(in_short(&text)))),
+            HdfsError::ChecksumError
             | HdfsError::InvalidArgument(_)
             | HdfsError::UrlParseError(_)
             | HdfsError::OperationFailed(_)
@@ -267,11 +280,13 @@ impl Request<'_> {
 
     /// The error of receiving data from a DataNode.
     pub(super) fn read_error(&self, failure: Failure) -> Error {
+        let damaged = matches!(failure, Failure::Hdfs(HdfsError::ChecksumError));
         let error = self.error(failure);
-        if let Error::Unreachable { source, .. } = error {
-            return self.io(source);
+        match error {
+            Error::Unreachable { path, source, .. } => Error::ReadFailed { path, source },
+            Error::Io { path, source, .. } if !damaged => Error::ReadFailed { path, source },
+            other => other,
         }
-        error
     }
 }
 
