@@ -1,5 +1,6 @@
 //! The command line: one file a subcommand.
 
+mod bench;
 mod broker;
 mod cat;
 mod demo;
@@ -41,6 +42,7 @@ enum Command {
     Produce(produce::Produce),
     Cat(cat::Cat),
     Topics(topics::Topics),
+    Bench(bench::Bench),
 }
 
 /// Runs the command named on the command line.
@@ -88,6 +90,7 @@ async fn run(command: Command) -> Outcome {
         Command::Produce(command) => command.run().await,
         Command::Cat(command) => command.run().await,
         Command::Topics(command) => command.run().await,
+        Command::Bench(command) => command.run().await,
     }
 }
 

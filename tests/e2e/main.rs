@@ -7,6 +7,7 @@
 //! | `contention` | loads at once, one stopped at each step, two clusters into one dataset (I4) |
 //! | `source_changes` | partitions added, topics made again, retention, transactions (I6, I7) |
 //! | `determinism` | the same plan gives the same bytes (I5) |
+//! | `memory` | bounded whatever the input (I8) |
 //! | `bad_input` | each wrong input: its exit code, cause and remedy, and nothing half published |
 //! | `store_faults` | full disk, read-only, quota, safe mode, permissions |
 //! | `foreign_clients` | kcat, the Java producer and Kafka's log dump, unmodified, against our broker |
@@ -30,5 +31,6 @@ mod flights;
 mod foreign_clients;
 mod harness;
 mod kills;
+mod memory;
 mod source_changes;
 mod store_faults;

@@ -21,13 +21,14 @@ use crate::commit::dataset::{Dataset, LAYOUT};
 use crate::commit::newest::{newest, newest_number};
 use crate::commit::publish::{publish, write_claims};
 use crate::commit::staging::{Staging, TakenOver, read_plan};
-use crate::config::JobConfig;
+use crate::config::{EngineConfig, JobConfig};
 use crate::engine::{Engine, attempts};
 use crate::error::Error;
 use crate::failpoint::failpoint;
 use crate::infer;
 use crate::layout::{Layout, StagingLayout};
 use crate::manifest::{LeftOut, Manifest};
+use crate::memory::TaskMemory;
 use crate::plan::{Plan, PlanRequest, fingerprint, plan};
 use crate::progress::Progress;
 use crate::schema::TableSchema;
@@ -360,7 +361,11 @@ impl Load {
             staging: staging.paths().clone(),
             plan: Arc::clone(&plan),
             client: driver.client.clone(),
-            prefetch_bytes: bytes(self.job.engine.prefetch_bytes),
+            memory: TaskMemory::new(
+                &self.job.engine,
+                engine.threads,
+                plan.parquet.row_group_bytes,
+            ),
             progress: Arc::clone(&self.progress),
         };
         let waiting = plan
@@ -484,7 +489,7 @@ pub async fn run_task(
         staging,
         plan: Arc::clone(&plan),
         client,
-        prefetch_bytes: bytes(crate::config::EngineConfig::default().prefetch_bytes),
+        memory: TaskMemory::new(&EngineConfig::default(), 1, plan.parquet.row_group_bytes),
         progress,
     };
     let retries = usize::try_from(attempts_allowed.saturating_sub(1)).unwrap_or(0);
@@ -549,7 +554,7 @@ fn client_config(job: &JobConfig) -> ClientConfig {
     }
 }
 
-fn planned_client_config(plan: &Plan) -> ClientConfig {
+pub(crate) fn planned_client_config(plan: &Plan) -> ClientConfig {
     ClientConfig {
         bootstrap: plan.source.brokers.clone(),
         client_id: format!("logferry-load-{}", plan.job),
