@@ -28,7 +28,7 @@ use thiserror::Error;
 pub use groups::{GroupRows, PartitionSpan};
 pub use policy::{BadRecordPolicy, PolicyProblem, RecordPolicy, TombstonePolicy};
 
-use crate::decode::builder::ColumnBuilder;
+use crate::decode::builder::{ColumnBuilder, take_with_room};
 use crate::decode::json::JsonDecoder;
 use crate::partitioner::{Assignment, Grouping, GroupingProblems, Partitioner};
 use crate::rejected::RejectedBuilder;
@@ -500,8 +500,8 @@ impl RecordTransform {
     pub fn drain(&mut self) -> Result<Chunk, TransformError> {
         let mut columns = self.decoder.finish()?;
         let pieces = std::mem::take(&mut self.pieces);
-        let offsets = ScalarBuffer::from(std::mem::take(&mut self.rows.offsets));
-        let timestamps = std::mem::take(&mut self.rows.timestamps);
+        let offsets = ScalarBuffer::from(take_with_room(&mut self.rows.offsets));
+        let timestamps = take_with_room(&mut self.rows.timestamps);
         let mut rejects = std::mem::take(&mut self.rejects);
         let mut counts = std::mem::take(&mut self.counts);
         self.pending = Pending::default();

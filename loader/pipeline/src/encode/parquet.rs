@@ -14,13 +14,13 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray as _;
 use arrow_array::{ArrayRef, RecordBatch};
-use arrow_schema::SchemaRef;
+use arrow_schema::{DataType, SchemaRef};
 use arrow_select::concat::concat;
 use bytes::Bytes;
 use bytesize::ByteSize;
 use parquet::arrow::ArrowSchemaConverter;
 use parquet::arrow::arrow_writer::{ArrowRowGroupWriterFactory, compute_leaves};
-use parquet::basic::{Compression as Codec, GzipLevel, ZstdLevel};
+use parquet::basic::{Compression as Codec, Encoding, GzipLevel, ZstdLevel};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::ColumnPath;
@@ -70,7 +70,8 @@ pub enum DictionaryRule {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ParquetOptions {
-    /// Default `zstd` (level 3).
+    /// Default `zstd:1`: on pages of columns its files are about as small as those of level 3, for two thirds
+    /// of the CPU time.
     pub compression: Compression,
     /// A row group ends at this many rows. Default 1,048,576.
     pub row_group_rows: usize,
@@ -83,16 +84,20 @@ pub struct ParquetOptions {
     pub data_page_bytes: ByteSize,
     /// Default `auto`.
     pub dictionary: DictionaryRule,
+    /// Write integers, dates and timestamps without a dictionary as differences (`DELTA_BINARY_PACKED`):
+    /// smaller, and less for the compressor to do. Readers of before 2022 may not know it. Default true.
+    pub delta: bool,
 }
 
 impl Default for ParquetOptions {
     fn default() -> Self {
         Self {
-            compression: Compression::Zstd(3),
+            compression: Compression::Zstd(1),
             row_group_rows: 1 << 20,
             row_group_bytes: ByteSize::mib(64),
             data_page_bytes: ByteSize::mib(1),
             dictionary: DictionaryRule::Auto,
+            delta: true,
         }
     }
 }
@@ -195,8 +200,15 @@ impl ParquetEncoder {
                 continue;
             };
             let path = ColumnPath::new(vec![field.name().clone()]);
-            if options.dictionary == DictionaryRule::Auto && !repeats(&sample) {
-                properties = properties.set_column_dictionary_enabled(path.clone(), false);
+            let dictionary = match options.dictionary {
+                DictionaryRule::Auto => repeats(&sample),
+                DictionaryRule::Always => true,
+                DictionaryRule::Never => false,
+            };
+            properties = properties.set_column_dictionary_enabled(path.clone(), dictionary);
+            if options.delta && !dictionary && is_integer(field.data_type()) {
+                properties =
+                    properties.set_column_encoding(path.clone(), Encoding::DELTA_BINARY_PACKED);
             }
             if longest(&sample) > page {
                 // The writer would copy such values twice over to keep their first 64 bytes.
@@ -276,6 +288,14 @@ fn first_of(pieces: &[&ArrayRef], rows: usize) -> Result<Option<ArrayRef>, Encod
         return Ok(None);
     }
     joined(&first.iter().collect::<Vec<_>>()).map(Some)
+}
+
+/// Whether Parquet stores the type as INT32 or INT64.
+const fn is_integer(data_type: &DataType) -> bool {
+    matches!(
+        data_type,
+        DataType::Int32 | DataType::Int64 | DataType::Date32 | DataType::Timestamp(_, _)
+    )
 }
 
 /// Bytes of the longest text or binary value at the top level.
