@@ -55,6 +55,7 @@ pub fn main() -> ExitCode {
     #[cfg(feature = "failpoints")]
     loader_pipeline::failpoint::arm();
     let cli = Cli::parse();
+    raise_open_file_limit();
     telemetry::start(if matches!(cli.command, Command::Broker(_)) {
         "info"
     } else {
@@ -78,6 +79,15 @@ pub fn main() -> ExitCode {
             ExitCode::from(failure.exit().code())
         }
     }
+}
+
+/// Lets the process open as many files as it may: a broker has three a segment, a task one a directory.
+fn raise_open_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Refused only if it is no less than it may be already.
+    let _as_it_was = setrlimit(Resource::Nofile, limit);
 }
 
 async fn run(command: Command) -> Outcome {

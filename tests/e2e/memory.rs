@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::process::Output;
 use std::time::Duration;
 
+use test_support::Tmpfs;
 use test_support::probe::usage;
 
 use crate::harness::{Job, Loaded, OurBroker, pause, seeds};
@@ -126,6 +127,25 @@ fn records_of_fifty_megabytes() {
     }
     let job = Job::new(&broker.address, "large", ENGINE);
     assert_bounded(&job, 6);
+}
+
+#[test]
+fn a_full_spill_disk_is_named_and_the_next_run_goes_on() {
+    let broker = OurBroker::start();
+    broker.create_topic("events", 1, &[]);
+    broker.produce("events", 0, &scattered(0, 50_000, 24, 100));
+    let small = Tmpfs::mount(1 << 20).unwrap();
+    let spill_dir = small.path().display();
+    // A share of one MiB, so that nearly all rows wait on disk.
+    let engine = format!("[engine]\nmemory = '64MiB'\nthreads = 64\nspill_dir = '{spill_dir}'\n");
+    let job = Job::new(&broker.address, "events", &engine);
+    job.load()
+        .expect(69)
+        .says(&[&spill_dir.to_string(), "engine.spill_dir"]);
+    assert_eq!(job.runs(), 0);
+    job.edit(&format!("spill_dir = '{spill_dir}'"), "");
+    assert_eq!(job.load().expect(0).rows(), 50_000);
+    job.verify();
 }
 
 /// `tests/long memory`: five gigabytes through 256 MiB, in one hour and scattered over many.
