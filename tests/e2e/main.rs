@@ -5,6 +5,7 @@
 //! | `first_path` | produce, load, read back with foreign readers, through our broker and Apache Kafka, to disk and HDFS |
 //! | `kills` | `kill -9` at every step of the commit protocol and at random times (I1, I2, I3) |
 //! | `contention` | loads at once, one stopped at each step, two clusters into one dataset (I4) |
+//! | `prune` | old data deleted beside loads, readers and other prunes, and killed at every step |
 //! | `source_changes` | partitions added, topics made again, retention, transactions (I6, I7) |
 //! | `determinism` | the same plan gives the same bytes (I5) |
 //! | `bad_input` | each wrong input: its exit code, cause and remedy, and nothing half published |
@@ -30,5 +31,6 @@ mod flights;
 mod foreign_clients;
 mod harness;
 mod kills;
+mod prune;
 mod source_changes;
 mod store_faults;
