@@ -10,6 +10,7 @@
 //! | `determinism` | the same plan gives the same bytes (I5) |
 //! | `bad_input` | each wrong input: its exit code, cause and remedy, and nothing half published |
 //! | `store_faults` | full disk, read-only, quota, safe mode, permissions |
+//! | `damage` | everything that can be wrong with a dataset, found by `verify` by name |
 //! | `foreign_clients` | kcat, the Java producer and Kafka's log dump, unmodified, against our broker |
 //! | `flights` | 336,776 real records, every value compared |
 //!
@@ -25,6 +26,7 @@
 
 mod bad_input;
 mod contention;
+mod damage;
 mod determinism;
 mod first_path;
 mod flights;

@@ -151,6 +151,10 @@ impl Inspection {
                 ));
             }
         }
+        if self.file.kind == FileKind::Rejected && self.file.ranges.is_empty() {
+            // Tasks note no spans of what they set aside.
+            return;
+        }
         let spans = self.file.ranges.iter();
         let spans: BTreeMap<_, _> = spans
             .map(|s| ((s.topic.to_string(), s.partition), (s.start, s.end)))

@@ -100,13 +100,8 @@ impl OffsetAudit {
         let key = (topic.to_owned(), partition);
         let known = self.partitions.get(&key);
         let mut seen = known.map(|known| known.seen.lock().unwrap_or_else(PoisonError::into_inner));
+        let held = file.entry(key).or_default();
         for offset in offsets {
-            let held = file.entry(key.clone()).or_insert(Held {
-                smallest: offset,
-                largest: offset,
-                outside: 0,
-                twice: 0,
-            });
             held.smallest = held.smallest.min(offset);
             held.largest = held.largest.max(offset);
             match &mut seen {
@@ -143,6 +138,17 @@ impl OffsetAudit {
             }
         }
         problems
+    }
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Self {
+            smallest: i64::MAX,
+            largest: i64::MIN,
+            outside: 0,
+            twice: 0,
+        }
     }
 }
 
