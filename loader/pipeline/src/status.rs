@@ -13,7 +13,7 @@ use crate::commit::prune::count_pruned;
 use crate::config::JobConfig;
 use crate::error::Error;
 use crate::layout::{RunNumber, StagingLayout};
-use crate::manifest::{HourClaim, LeftOut, Manifest, OffsetCounts, PartitionState};
+use crate::manifest::{HourClaim, LeftOut, OffsetCounts, PartitionState};
 use crate::snapshot::{self, LogOffsets, SourceSnapshot};
 
 /// Where a dataset stands.
@@ -97,7 +97,8 @@ pub async fn status(
         Err(error) => Err(error.into()),
     };
     let continued = job.source.continues_cluster.as_deref();
-    let partitions = partitions(manifest.as_ref(), source.as_ref().ok(), continued);
+    let states = manifest.as_ref().map_or(&[][..], |m| &m.partitions);
+    let partitions = partitions(states, source.as_ref().ok(), continued);
     Ok(Status {
         location,
         runs: numbers.len(),
@@ -124,11 +125,10 @@ pub async fn status(
 
 /// What was loaded beside what the source has, and what the source has besides.
 fn partitions(
-    manifest: Option<&Manifest>,
+    states: &[PartitionState],
     source: Option<&SourceSnapshot>,
     continued: Option<&str>,
 ) -> Vec<PartitionStatus> {
-    let states = manifest.map_or(&[][..], |manifest| &manifest.partitions);
     let at = |state: &PartitionState| (state.key.topic.clone(), state.key.partition);
     let cluster = source.map(|source| source.cluster_id.as_str());
     let of = |cluster: Option<&str>| -> BTreeSet<_> {
@@ -192,4 +192,103 @@ async fn staging(place: &Place) -> Result<Vec<StagingStatus>, Error> {
         });
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::PartitionKey;
+    use crate::snapshot::{PartitionSnapshot, TopicSnapshot};
+
+    fn state(cluster: &str, topic: &str, partition: i32, end: i64) -> PartitionState {
+        PartitionState {
+            key: PartitionKey {
+                cluster_id: cluster.to_owned(),
+                topic: topic.parse().unwrap(),
+                partition,
+            },
+            topic_id: None,
+            start: 0,
+            end,
+            leader_epoch: 0,
+        }
+    }
+
+    fn source(cluster: &str, partitions: i32) -> SourceSnapshot {
+        let log = LogOffsets {
+            earliest: 10,
+            end: 100,
+            leader_epoch: 0,
+            start_at: Some(60),
+            previous_epoch: None,
+            complete_until: None,
+            bytes: None,
+        };
+        let topic = |name: &str| TopicSnapshot {
+            topic: name.parse().unwrap(),
+            topic_id: None,
+            compacted: false,
+            partitions: (0..partitions)
+                .map(|partition| PartitionSnapshot {
+                    partition,
+                    offsets: Ok(log),
+                })
+                .collect(),
+        };
+        SourceSnapshot {
+            cluster_id: cluster.to_owned(),
+            topics: vec![topic("old"), topic("new")],
+            missing: Vec::new(),
+        }
+    }
+
+    /// Cluster, topic, partition, end, lag.
+    fn lines(
+        states: &[PartitionState],
+        source: &SourceSnapshot,
+        continued: Option<&str>,
+    ) -> Vec<String> {
+        partitions(states, Some(source), continued)
+            .iter()
+            .map(|p| {
+                format!(
+                    "{} {}-{} {:?} {:?}",
+                    p.cluster_id, p.topic, p.partition, p.end, p.lag
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn positions_of_another_cluster_have_no_lag_here_unless_it_is_continued() {
+        let states = [state("a", "old", 0, 40), state("b", "old", 0, 30)];
+        let of_b = lines(&states, &source("b", 1), None);
+        assert_eq!(
+            of_b,
+            [
+                "a old-0 Some(40) None",
+                "b old-0 Some(30) Some(70)",
+                "b new-0 None Some(40)"
+            ]
+        );
+        let of_c = lines(&states, &source("c", 1), Some("a"));
+        assert_eq!(
+            of_c[..2],
+            ["a old-0 Some(40) Some(60)", "b old-0 Some(30) None"]
+        );
+    }
+
+    #[test]
+    fn a_partition_that_appeared_later_starts_at_its_earliest_and_a_new_topic_where_the_job_says() {
+        let states = [state("a", "old", 0, 40)];
+        assert_eq!(
+            lines(&states, &source("a", 2), None),
+            [
+                "a old-0 Some(40) Some(60)",
+                "a new-0 None Some(40)",
+                "a new-1 None Some(40)",
+                "a old-1 None Some(90)",
+            ]
+        );
+    }
 }

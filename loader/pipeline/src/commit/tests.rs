@@ -1,6 +1,7 @@
 //! The commit protocol against a store that fails or loses answers at a chosen call.
 
 mod prune;
+mod shape;
 
 use std::sync::Arc;
 

@@ -18,7 +18,7 @@ const KEEP_ONE: PruneOptions = PruneOptions {
 
 impl Bench {
     /// A dataset with so many runs of two directories each.
-    async fn with_runs(count: u64) -> Self {
+    pub(super) async fn with_runs(count: u64) -> Self {
         let bench = Self::new().await;
         let dataset = Dataset {
             uuid: Uuid::new_v4(),
