@@ -3,10 +3,12 @@
 mod bench;
 mod broker;
 mod cat;
+mod dataset;
 mod demo;
 mod load;
 mod out;
 mod produce;
+mod prune;
 mod status;
 mod topics;
 mod verify;
@@ -39,6 +41,7 @@ enum Command {
     Load(Box<load::LoadCommand>),
     Verify(verify::Verify),
     Status(status::StatusCommand),
+    Prune(prune::Prune),
     Produce(produce::Produce),
     Cat(cat::Cat),
     Topics(topics::Topics),
@@ -97,6 +100,7 @@ async fn run(command: Command) -> Outcome {
         Command::Load(command) => command.run().await,
         Command::Verify(command) => command.run().await,
         Command::Status(command) => command.run().await,
+        Command::Prune(command) => command.run().await,
         Command::Produce(command) => command.run().await,
         Command::Cat(command) => command.run().await,
         Command::Topics(command) => command.run().await,

@@ -9,6 +9,7 @@
 //! - [`staging`]: one run's private directory, its lease, taking over a dead one, cleaning up;
 //! - [`assemble`]: moving the winners' files into `out-N` and writing the manifest beside it;
 //! - [`publish`]: the rename, rebasing, fencing, and what an answer that never came means;
+//! - [`prune`]: deleting old data, but never a manifest;
 //! - [`dataset`]: making a dataset and what is pinned at its birth.
 //!
 //! Everything here obeys the contract of the commit protocol (docs/commit-protocol.md). What it must never
@@ -18,6 +19,7 @@
 pub mod assemble;
 pub mod dataset;
 pub mod newest;
+pub mod prune;
 pub mod publish;
 pub mod staging;
 #[cfg(test)]

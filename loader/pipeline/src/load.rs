@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::claims;
 use crate::commit::Place;
 use crate::commit::assemble::{Selection, finished};
-use crate::commit::dataset::{Dataset, LAYOUT};
+use crate::commit::dataset::{Dataset, LAYOUT, make_directories};
 use crate::commit::newest::{newest, newest_number};
 use crate::commit::publish::{publish, write_claims};
 use crate::commit::staging::{Staging, TakenOver, read_plan};
@@ -161,7 +161,7 @@ impl Load {
 
     async fn dataset(&self, place: &Place, client: &Client) -> Result<Dataset, Error> {
         if let Some(dataset) = Dataset::read(place).await? {
-            dataset.make_directories(place).await?;
+            make_directories(place).await?;
             return Ok(dataset);
         }
         if !self.create {
@@ -382,7 +382,11 @@ impl Load {
         // fenced, and after the rename the run is published whatever became of the staging directory.
         let selection = Selection::choose(&plan, finished(&driver.place, staging, &plan).await?);
         if selection.reports.is_empty() && !plan.tasks.is_empty() {
-            return Ok(Outcome::OutOfTime);
+            // No task was done in time, or all of them lie in a directory that is another driver's now.
+            return match staging.is_there().await? {
+                true => Ok(Outcome::OutOfTime),
+                false => Err(staging.gone()),
+            };
         }
         selection.check_rejected(&plan)?;
         self.progress.assembling();
