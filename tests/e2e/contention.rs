@@ -10,13 +10,6 @@ use crate::kills::QUICK;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn prove(job: &Job, records: u64, what: &str) {
-    assert_eq!(job.rows(), records, "{what}");
-    let (rows, distinct) = job.coordinates();
-    assert_eq!(rows, distinct.len(), "{what}: rows that are there twice");
-    assert_eq!(rows, usize::try_from(records).unwrap(), "{what}");
-}
-
 #[test]
 fn three_loads_started_together_twenty_times() {
     let broker = OurBroker::start();
@@ -41,7 +34,7 @@ fn three_loads_started_together_twenty_times() {
     }
     reader.finish();
     job.load().expect(0);
-    prove(&job, 800, "20 rounds");
+    job.prove(800, "20 rounds");
     assert!(codes.contains(&0));
 }
 
@@ -86,7 +79,7 @@ fn a_load_that_sleeps_at_any_step_publishes_nothing_twice() {
             let other = job.load();
             assert_eq!(other.code, 0, "{step}: {}", other.stderr);
         }
-        prove(&job, 100, step);
+        job.prove(100, step);
         test_support::process::send(sleeper.id(), Signal::CONT).unwrap();
         let woken = Loaded::from(wait(sleeper, PATIENCE));
         let expected: &[i32] = if *step == "publish.after" {
@@ -101,7 +94,7 @@ fn a_load_that_sleeps_at_any_step_publishes_nothing_twice() {
             woken.stderr
         );
         job.load().expect(0);
-        prove(&job, 100, step);
+        job.prove(100, step);
         reader.finish();
         assert!(job.staging().is_empty(), "{step}: {:?}", job.staging());
     }

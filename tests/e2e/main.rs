@@ -10,6 +10,7 @@
 //! | `bad_input` | each wrong input: its exit code, cause and remedy, and nothing half published |
 //! | `store_faults` | full disk, read-only, quota, safe mode, permissions |
 //! | `foreign_clients` | kcat, the Java producer and Kafka's log dump, unmodified, against our broker |
+//! | `campaign` | seeded sequences of faults at loads, connections, HDFS, brokers, clock and source, several at once (I1 to I7) |
 //! | `flights` | 336,776 real records, every value compared |
 //!
 //! Tests named `long_…` are campaigns for `tests/long`.
@@ -23,6 +24,7 @@
 )]
 
 mod bad_input;
+mod campaign;
 mod contention;
 mod determinism;
 mod first_path;
