@@ -11,6 +11,7 @@
 //! | `store_faults` | full disk, read-only, quota, safe mode, permissions |
 //! | `foreign_clients` | kcat, the Java producer and Kafka's log dump, unmodified, against our broker |
 //! | `campaign` | seeded sequences of faults at loads, connections, HDFS, brokers, clock and source, several at once (I1 to I7) |
+//! | `cases` | small inputs for faults that users of other loaders reported |
 //! | `flights` | 336,776 real records, every value compared |
 //!
 //! Tests named `long_…` are campaigns for `tests/long`.
@@ -25,6 +26,7 @@
 
 mod bad_input;
 mod campaign;
+mod cases;
 mod contention;
 mod determinism;
 mod first_path;

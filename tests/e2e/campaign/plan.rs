@@ -194,6 +194,8 @@ pub(super) struct Plan {
     pub(super) seed: u64,
     pub(super) on_hdfs: bool,
     pub(super) partitions: u64,
+    /// 1: a killed leader leaves a partition without any.
+    pub(super) replication: i16,
     pub(super) grouping: &'static str,
     pub(super) steps: Vec<Step>,
 }
@@ -235,6 +237,7 @@ impl Plan {
             seed,
             on_hdfs,
             partitions: 1 + rng.below(3),
+            replication: if rng.chance(30) { 1 } else { 3 },
             grouping: rng.pick(GROUPINGS),
             steps,
         }
@@ -298,7 +301,7 @@ fn moment(rng: &mut Rng, kinds: &[Kind], number: usize) -> Moment {
     let step = rng.pick(&steps);
     let is_repeated = step.starts_with("task.")
         || ["assemble.file_moved", "assemble.document_beside"].contains(&step);
-    let before = if is_repeated { rng.below(4) } else { 0 };
+    let before = if is_repeated { rng.below(3) } else { 0 };
     Moment::Step(step, before)
 }
 

@@ -49,7 +49,7 @@ impl<'a> Run<'a> {
     pub(super) fn new(world: &'a mut World, plan: &'a Plan) -> Self {
         let topic = test_support::random_topic(&format!("campaign-{}", plan.seed));
         let partitions = i32::try_from(plan.partitions).unwrap();
-        world.kafka.create_topic(&topic, partitions, 3, &[]).unwrap();
+        world.kafka.create_topic(&topic, partitions, plan.replication, &[]).unwrap();
         let dir = TempDir::new().unwrap();
         let folder = format!("/{topic}");
         let dataset = if plan.on_hdfs {
@@ -185,7 +185,7 @@ impl<'a> Run<'a> {
         if step.has(Kind::SleepsAnyTime) && struck {
             test_support::process::send(victim.id(), Signal::STOP).unwrap();
         }
-        if step.has(Kind::PartitionAdded) {
+        if step.has(Kind::PartitionAdded) && self.has_leaders(step) {
             self.ledger.partitions += 1;
             let total = i32::try_from(self.ledger.partitions).unwrap();
             let kafka = &self.world.kafka;
@@ -197,10 +197,17 @@ impl<'a> Run<'a> {
         struck
     }
 
+    /// Whether each partition has a leader or gets one, whatever strikes.
+    fn has_leaders(&self, step: &Step) -> bool {
+        self.plan.replication > 1 || !step.has(Kind::LeaderKilled)
+    }
+
     /// While the fault lasts.
     fn last(&mut self, step: &Step, loads: &mut Vec<Child>) {
         let begin = Instant::now();
-        for batch in &step.meanwhile {
+        // Without a leader, a producer would wait for its return.
+        let can_produce = self.has_leaders(step);
+        for batch in step.meanwhile.iter().filter(|_| can_produce) {
             self.ledger.produce(&self.world.kafka, batch, step.padding);
         }
         if step.any(Kind::puts_loads_to_sleep) {
@@ -229,7 +236,8 @@ impl<'a> Run<'a> {
         for load in loads.drain(..) {
             ended.push(Loaded::from(wait(load, PATIENCE)));
         }
-        self.world.wait_ready();
+        self.world
+            .wait_ready(&self.ledger.topic, self.ledger.partitions);
         let kafka = &self.world.kafka;
         self.ledger.finish_open(kafka, step.open_ends);
         for (number, load) in ended.iter().enumerate() {

@@ -205,13 +205,17 @@ impl World {
         }
     }
 
-    /// Waits until every server that was killed serves again.
-    pub(super) fn wait_ready(&mut self) {
+    /// Waits until every server that was killed serves again, and a topic's partitions.
+    pub(super) fn wait_ready(&mut self, topic: &str, partitions: u64) {
         if std::mem::take(&mut self.killed_hdfs_node) {
             self.hdfs.wait_ready(DATANODES).unwrap();
         }
         if let Some(node) = self.killed_broker.take() {
             self.kafka.wait_ready(node).unwrap();
+            for partition in 0..i32::try_from(partitions).unwrap() {
+                let has_leader = || self.kafka.leader(topic, partition).is_ok();
+                test_support::wait_until(Duration::from_secs(60), has_leader).unwrap();
+            }
         }
     }
 

@@ -20,6 +20,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 const STOP_PATIENCE: Duration = Duration::from_secs(15);
 
+const REGISTERED_LINE: &str = "successfully registered with NN";
+
 const LOG4J: &str = "\
 log4j.rootLogger=INFO,console
 log4j.appender.console=org.apache.log4j.ConsoleAppender
@@ -252,7 +254,8 @@ impl Hdfs {
             let status = self.status();
             if status.as_ref().is_ok_and(|status| {
                 status.live_datanodes == datanodes && status.safe_mode.is_none()
-            }) {
+            }) && self.have_registered()?
+            {
                 return Ok(());
             }
             let processes = self.datanodes.iter().flatten().chain(&self.namenode);
@@ -276,6 +279,17 @@ impl Hdfs {
             }
             pause_for(Duration::from_millis(100));
         }
+    }
+
+    /// Whether every DataNode that runs has registered since it was started: for some seconds, the NameNode
+    /// takes one that was killed for live.
+    fn have_registered(&self) -> Result<bool> {
+        for process in self.datanodes.iter().flatten().filter(|p| p.is_running()) {
+            if !process.output()?.contains(REGISTERED_LINE) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// What the NameNode says of itself (`/jmx`); answers within milliseconds.
