@@ -116,17 +116,17 @@ fn every_test_that_the_cases_name_exists() {
         .filter(|name| name.contains("::") && *name != "module::test")
         .collect();
     assert!(names.len() > 50, "only {} names seen", names.len());
-    let missing: Vec<&&str> = names
-        .iter()
-        .filter(|name| !is_test(root, name))
-        .collect();
+    let missing: Vec<&&str> = names.iter().filter(|name| !is_test(root, name)).collect();
     assert!(missing.is_empty(), "no such tests: {missing:#?}");
 }
 
 #[test]
 fn a_test_that_does_not_exist_is_missed() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    assert!(is_test(root, "tests/architecture.rs::a_test_that_does_not_exist_is_missed"));
+    assert!(is_test(
+        root,
+        "tests/architecture.rs::a_test_that_does_not_exist_is_missed"
+    ));
     for wrong in [
         "tests/architecture.rs::a_test_that_does_not_exist_is",
         "tests/architecture.rs::is_test",

@@ -126,10 +126,7 @@ fn the_lost_answer_to_the_publishing_rename_on_hdfs_is_looked_up() {
 fn a_task_that_runs_twice_at_once_counts_once() {
     let broker = broker_with(1, &events(0, 200, 100));
     let job = Job::new(&broker.address, "events", "[limits]\ntask_bytes = '2KiB'\n");
-    let planned = job
-        .load_command(&["--plan-only"])
-        .output()
-        .unwrap();
+    let planned = job.load_command(&["--plan-only"]).output().unwrap();
     assert_success(&planned);
     let text = String::from_utf8(planned.stdout).unwrap();
     let task = |line: &str| {
@@ -184,8 +181,14 @@ fn consumer_groups_and_data_files_do_not_decide_where_a_run_starts() {
         let name = TopicName::new(topic.clone()).unwrap();
         let group = format!("{topic}-other");
         let offsets = BTreeMap::from([(0, 3)]);
-        client.commit_offsets(&group, &name, &offsets).await.unwrap();
-        job.edit(&format!("lag_group = '{topic}'"), &format!("lag_group = '{group}'"));
+        client
+            .commit_offsets(&group, &name, &offsets)
+            .await
+            .unwrap();
+        job.edit(
+            &format!("lag_group = '{topic}'"),
+            &format!("lag_group = '{group}'"),
+        );
     });
     for file in data_files(&job, "run=000002") {
         fs::remove_file(file).unwrap();
@@ -202,11 +205,7 @@ fn only_committed_records_are_loaded_and_none_beyond_an_open_transaction() {
     let topic = random_topic("transactions");
     kafka.create_topic(&topic, 1, 1, &[]).unwrap();
     let lines = |from| events(from, from + 10, 100);
-    let send = |from, end| {
-        kafka
-            .transaction_of(&topic, 0, &lines(from), end)
-            .unwrap()
-    };
+    let send = |from, end| kafka.transaction_of(&topic, 0, &lines(from), end).unwrap();
     for round in 0..3 {
         send(round * 20, TransactionEnd::Commit);
         send(round * 20 + 10, TransactionEnd::Abort);

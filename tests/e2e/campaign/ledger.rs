@@ -133,7 +133,10 @@ impl Ledger {
         let mut name = format!("{n} ");
         while name.len() < padding {
             let length = name.len() as u64;
-            name.push_str(&format!("{:x}", (n + length).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+            name.push_str(&format!(
+                "{:x}",
+                (n + length).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            ));
         }
         let group = ["a", "b", "c"][usize::try_from(n % 3).unwrap()];
         json!({ "n": n, "name": name, "ts": ts, "g": group }).to_string()

@@ -60,15 +60,20 @@ fn long_campaign() {
 fn campaign(seeds: impl Iterator<Item = u64>) {
     let begin = Instant::now();
     let mut world = World::start();
-    eprintln!("services are ready after {:.1} s", begin.elapsed().as_secs_f64());
+    eprintln!(
+        "services are ready after {:.1} s",
+        begin.elapsed().as_secs_f64()
+    );
     let mut table = Table::default();
     let mut failed = Vec::new();
     for seed in seeds {
         let plan = Plan::of(seed);
-        let run = AssertUnwindSafe(|| Run::new(&mut world, &plan).all(|number, step, outcome| {
-            eprintln!("{}", line(&plan, number, step, outcome));
-            table.add(step, outcome);
-        }));
+        let run = AssertUnwindSafe(|| {
+            Run::new(&mut world, &plan).all(|number, step, outcome| {
+                eprintln!("{}", line(&plan, number, step, outcome));
+                table.add(step, outcome);
+            })
+        });
         match catch_unwind(run) {
             Ok(records) => table.records += records,
             Err(panic) => {
@@ -154,7 +159,9 @@ impl Table {
             self.records,
             took.as_secs_f64()
         );
-        eprintln!("kind: steps, of these struck while the load ran, exits of the loads (-1: killed)");
+        eprintln!(
+            "kind: steps, of these struck while the load ran, exits of the loads (-1: killed)"
+        );
         for (kind, row) in &self.kinds {
             eprintln!("  {kind:?}: {}, {}, {:?}", row.steps, row.struck, row.exits);
         }

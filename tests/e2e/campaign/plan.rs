@@ -183,9 +183,15 @@ impl Step {
 #[derive(Debug, Clone)]
 pub(super) struct Tuning {
     pub(super) source: String,
+    /// Of `source`, too: short time-outs, for a source that fails.
+    pub(super) source_patience: String,
     pub(super) parquet: String,
     pub(super) limits: String,
+    /// Of `limits`, too: the time after which no task starts.
+    pub(super) budget: String,
     pub(super) engine: String,
+    /// Of `engine`, too: a short time-out, for a store that fails.
+    pub(super) store_patience: String,
 }
 
 /// Everything that follows from a seed.
@@ -218,7 +224,7 @@ impl Plan {
         let on_hdfs = first.needs_hdfs() || rng.chance(60);
         let mut steps: Vec<Step> = Vec::new();
         for number in 0..STEPS_PER_SEED {
-            let slow = rng.chance(25);
+            let slow = rng.chance(40);
             let fits = |kind: Kind| (on_hdfs || !kind.needs_hdfs()) && (slow || !kind.is_slow());
             let kind = if number == 0 { first } else { rng.kind(fits) };
             let mut step = step(&mut rng, kind, number, on_hdfs);
@@ -228,6 +234,7 @@ impl Plan {
             {
                 step.tuning = Tuning {
                     engine: step.tuning.engine,
+                    store_patience: step.tuning.store_patience,
                     ..last.tuning.clone()
                 };
             }
@@ -301,7 +308,7 @@ fn moment(rng: &mut Rng, kinds: &[Kind], number: usize) -> Moment {
     let step = rng.pick(&steps);
     let is_repeated = step.starts_with("task.")
         || ["assemble.file_moved", "assemble.document_beside"].contains(&step);
-    let before = if is_repeated { rng.below(3) } else { 0 };
+    let before = if is_repeated { rng.below(2) } else { 0 };
     Moment::Step(step, before)
 }
 
@@ -320,7 +327,11 @@ fn batches(rng: &mut Rng, bulk: bool, transactions: bool) -> Vec<Batch> {
             } else {
                 1 + rng.below(300)
             },
-            bad_every: if rng.chance(25) { 20 + rng.below(80) } else { 0 },
+            bad_every: if rng.chance(25) {
+                20 + rng.below(80)
+            } else {
+                0
+            },
             compression: rng.pick(&["none", "gzip", "snappy", "lz4", "zstd"]),
             transaction: match (transactions, number) {
                 (false, _) => None,
@@ -349,16 +360,16 @@ fn clock_error(rng: &mut Rng) -> i64 {
 }
 
 fn tuning(rng: &mut Rng, bulk: bool) -> Tuning {
-    let source = format!(
-        "request_timeout = '{}ms'\nretry_deadline = '{}s'\n{}",
+    let source_patience = format!(
+        "request_timeout = '{}ms'\nretry_deadline = '{}s'\n",
         800 + rng.below(2_000),
         2 + rng.below(15),
-        if rng.chance(20) {
-            "lag_group = 'campaign'\n"
-        } else {
-            ""
-        },
     );
+    let source = if rng.chance(20) {
+        "lag_group = 'campaign'\n".to_owned()
+    } else {
+        String::new()
+    };
     let parquet = format!(
         "compression = '{}'\nchunk_rows = {}\nrow_group_bytes = '{}'\n",
         rng.pick(&["none", "snappy", "lz4", "gzip:1", "zstd:1", "zstd:9"]),
@@ -376,19 +387,27 @@ fn tuning(rng: &mut Rng, bulk: bool) -> Tuning {
         format!("max_offsets_per_partition = {}\n", 200 + rng.below(800))
     };
     let limits = format!("task_bytes = '{}'\n{limit}", rng.pick(task_bytes));
+    let budget = if rng.chance(12) {
+        format!("time_budget = '{}ms'\n", 50 + rng.below(1_000))
+    } else {
+        String::new()
+    };
     let engine = format!(
-        "threads = {}\nattempts = {}\nprefetch_bytes = '{}'\nlease_timeout = '{}'\nstore_timeout = '{}ms'\n",
+        "threads = {}\nattempts = {}\nprefetch_bytes = '{}'\nlease_timeout = '{}'\n",
         1 + rng.below(4),
         1 + rng.below(3),
         rng.pick(&["1KiB", "64KiB", "16MiB"]),
         rng.pick(&["100ms", "400ms", "2s", "60s"]),
-        800 + rng.below(2_500),
     );
+    let store_patience = format!("store_timeout = '{}ms'\n", 800 + rng.below(2_500));
     Tuning {
         source,
+        source_patience,
         parquet,
         limits,
+        budget,
         engine,
+        store_patience,
     }
 }
 

@@ -15,8 +15,8 @@ use super::watch::{HdfsReader, Watch};
 use super::world::{Target, World, fake_clock};
 use crate::harness::{Job, Loaded, Reader, pause, spawn, wait};
 
-/// For a load among faults; it has time-outs of its own that are far shorter.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// For a load among faults; it has time-outs of its own that are shorter.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Loads until everything is there: limits and leaders that move take some.
 const MOST_LOADS: usize = 60;
@@ -49,7 +49,10 @@ impl<'a> Run<'a> {
     pub(super) fn new(world: &'a mut World, plan: &'a Plan) -> Self {
         let topic = test_support::random_topic(&format!("campaign-{}", plan.seed));
         let partitions = i32::try_from(plan.partitions).unwrap();
-        world.kafka.create_topic(&topic, partitions, plan.replication, &[]).unwrap();
+        world
+            .kafka
+            .create_topic(&topic, partitions, plan.replication, &[])
+            .unwrap();
         let dir = TempDir::new().unwrap();
         let folder = format!("/{topic}");
         let dataset = if plan.on_hdfs {
@@ -85,13 +88,14 @@ impl<'a> Run<'a> {
         };
         for (number, step) in plan.steps.iter().enumerate() {
             let begin = Instant::now();
-            self.write_job(step);
+            self.write_job(step, false);
             let mut outcome = if step.has(Kind::Retention) {
                 self.overtaken(step)
             } else {
                 self.step(step)
             };
             if step.settle || number + 1 == plan.steps.len() {
+                self.write_job(step, true);
                 self.settle();
             } else {
                 self.verify();
@@ -103,20 +107,27 @@ impl<'a> Run<'a> {
         self.prove()
     }
 
-    fn write_job(&self, step: &Step) {
-        let (tuning, ledger) = (&step.tuning, &self.ledger);
+    /// The job file for loads under faults, or for those without any: these may take their time.
+    fn write_job(&self, step: &Step, is_calm: bool) {
+        let tuning = &step.tuning;
+
+        let source_fails = !is_calm && step.any(Kind::is_at_source);
+        let store_fails = !is_calm && step.any(Kind::needs_hdfs);
         let text = format!(
-            "name = 'campaign'\n[source]\nbrokers = [{}]\ntopics = ['{}']\n{}[output]\ndataset = '{}'\n\
+            "name = 'campaign'\n[source]\nbrokers = [{}]\ntopics = ['{}']\n{}{}[output]\ndataset = '{}'\n\
              [output.parquet]\n{}{COLUMNS}[grouping]\n{}[records]\nbad_records = 'reject'\n\
-             [limits]\nmax_rejected_percent = 100.0\n{}[engine]\n{}",
+             [limits]\nmax_rejected_percent = 100.0\n{}{}[engine]\n{}{}",
             self.world.brokers(),
-            ledger.topic,
+            self.ledger.topic,
             tuning.source,
+            only_if(source_fails, &tuning.source_patience),
             self.job.dataset,
             tuning.parquet,
             self.plan.grouping,
             tuning.limits,
-            tuning.engine
+            only_if(!is_calm, &tuning.budget),
+            tuning.engine,
+            only_if(store_fails, &tuning.store_patience),
         );
         fs::write(&self.job.file, text).unwrap();
     }
@@ -147,7 +158,11 @@ impl<'a> Run<'a> {
     fn victim(&self, step: &Step) -> Command {
         let mut command = self.job.load_command(&[]);
         if let Moment::Step(name, before) = step.moment {
-            let action = if step.has(Kind::KilledAtStep) { "kill" } else { "stop" };
+            let action = if step.has(Kind::KilledAtStep) {
+                "kill"
+            } else {
+                "stop"
+            };
             let failpoint = format!("{name}={before}*off->1*return({action})");
             command.env("FAILPOINTS", failpoint);
         }
@@ -308,6 +323,7 @@ impl<'a> Run<'a> {
         };
         let partition = self.ledger.partition(first);
         self.ledger.produce(&self.world.kafka, first, step.padding);
+        self.write_job(step, true);
         self.settle();
         let kafka = &self.world.kafka;
         // Nothing was produced since: the log end is where the dataset ends.
@@ -385,13 +401,17 @@ fn allowed(step: &Step, is_victim: bool, loads: usize) -> Vec<i32> {
     if step.any(Kind::needs_hdfs) || step.any(Kind::is_at_source) {
         allowed.push(69);
     }
-    if step.any(Kind::is_at_source) {
+    if step.any(Kind::is_at_source) || !step.tuning.budget.is_empty() {
         allowed.push(76);
     }
     if step.has(Kind::Retention) {
         allowed.push(66);
     }
     allowed
+}
+
+const fn only_if(is: bool, text: &str) -> &str {
+    if is { text } else { "" }
 }
 
 fn is_stopped(load: &Child) -> bool {

@@ -38,14 +38,18 @@ impl HdfsReader {
         let stop = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
-            let mut looks = 0;
-            let mut known = BTreeMap::new();
+            let mut eye = Eye {
+                web,
+                dataset,
+                known: BTreeMap::new(),
+                looks: 0,
+            };
             while !flag.load(Ordering::Relaxed) {
                 // A server that does not answer shows nothing that could be wrong.
-                looks += u64::from(look(&web, &dataset, &mut known).is_ok());
-                pause(Duration::from_millis(60));
+                eye.look().ok();
+                pause(Duration::from_millis(100));
             }
-            looks
+            eye.looks
         });
         Self { stop, thread }
     }
@@ -60,29 +64,52 @@ impl HdfsReader {
 /// Files of a run by their paths within it, with the lengths where the manifest says them.
 type Files = BTreeMap<String, Option<u64>>;
 
-/// One look at all runs; panics at a run that is not whole.
-fn look(web: &WebHdfs, dataset: &str, known: &mut BTreeMap<String, Files>) -> Result<()> {
-    let entries = web.list(dataset)?.unwrap_or_default();
-    let names: BTreeSet<String> = entries.into_iter().map(|entry| entry.name).collect();
-    for run in known.keys() {
-        assert!(names.contains(run), "{run} of {dataset} was there and is gone");
-    }
-    for run in names.into_iter().filter(|name| name.starts_with("run=")) {
-        let root = format!("{dataset}/{run}");
-        let found = files(web, &root)?;
-        if !known.contains_key(&run) {
-            let text = web.read(&format!("{root}/_manifest.json"))?;
-            let text = text.unwrap_or_else(|| panic!("{root} has no manifest"));
-            known.insert(run.clone(), expected(&text)?);
+struct Eye {
+    web: WebHdfs,
+    dataset: String,
+    known: BTreeMap<String, Files>,
+    looks: u64,
+}
+
+impl Eye {
+    /// One look at all runs, of those seen before at one more closely; panics at a run that is not whole.
+    fn look(&mut self) -> Result<()> {
+        let entries = self.web.list(&self.dataset)?.unwrap_or_default();
+        let names = entries.into_iter().map(|entry| entry.name);
+        let runs: BTreeSet<String> = names.filter(|name| name.starts_with("run=")).collect();
+        for run in self.known.keys() {
+            assert!(runs.contains(run), "{run} was there and is gone");
         }
-        let expected = &known[&run];
+        let turn = usize::try_from(self.looks).unwrap() % runs.len().max(1);
+        for (number, run) in runs.iter().enumerate() {
+            if number == turn || !self.known.contains_key(run) {
+                self.check(run)?;
+            }
+        }
+        self.looks += 1;
+        Ok(())
+    }
+
+    fn check(&mut self, run: &str) -> Result<()> {
+        let root = format!("{}/{run}", self.dataset);
+        let found = files(&self.web, &root)?;
+        if !self.known.contains_key(run) {
+            let text = self.web.read(&format!("{root}/_manifest.json"))?;
+            let text = text.unwrap_or_else(|| panic!("{root} has no manifest"));
+            self.known.insert(run.to_owned(), expected(&text)?);
+        }
+        let expected = &self.known[run];
         let names = |files: &Files| files.keys().cloned().collect::<Vec<_>>();
         assert_eq!(names(&found), names(expected), "{root}");
         for (path, len) in expected {
-            assert!(len.is_none() || *len == found[path], "{root}/{path}: {len:?}, {:?}", found[path]);
+            let there = found[path];
+            assert!(
+                len.is_none() || *len == there,
+                "{root}/{path}: {len:?}, {there:?}"
+            );
         }
+        Ok(())
     }
-    Ok(())
 }
 
 fn expected(manifest: &str) -> Result<Files> {

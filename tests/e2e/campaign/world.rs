@@ -66,9 +66,8 @@ impl World {
             .enable_all()
             .build()
             .unwrap();
-        let proxy = |port: u16, server: &str| {
-            runtime.block_on(TcpProxy::start_on(port, server)).unwrap()
-        };
+        let proxy =
+            |port: u16, server: &str| runtime.block_on(TcpProxy::start_on(port, server)).unwrap();
         let brokers = kafka
             .endpoints()
             .iter()
@@ -117,9 +116,7 @@ impl World {
     }
 
     pub(super) fn remove_folder(&self, folder: &str) {
-        self.hdfs
-            .dfs(&["-rm", "-r", "-skipTrash", folder])
-            .unwrap();
+        self.hdfs.dfs(&["-rm", "-r", "-skipTrash", folder]).unwrap();
     }
 
     /// Copies a directory of HDFS to this machine.
@@ -276,12 +273,9 @@ fn set_clock(file: &Path, error: i64) {
 fn faketime() -> PathBuf {
     let found = fs::read_dir("/usr/lib")
         .unwrap()
-        .map(|entry| {
-            entry
-                .unwrap()
-                .path()
-                .join("faketime/libfaketimeMT.so.1")
-        })
+        .map(|entry| entry.unwrap().path().join("faketime/libfaketimeMT.so.1"))
         .find(|path| path.exists());
-    found.expect("no libfaketimeMT.so.1 below /usr/lib: install it (Debian: apt-get install faketime)")
+    found.expect(
+        "no libfaketimeMT.so.1 below /usr/lib: install it (Debian: apt-get install faketime)",
+    )
 }

@@ -134,7 +134,11 @@ impl Hdfs {
             rpc_port: *rpc_port,
             http_port: *http_port,
             datanode_ports: rest.as_chunks().0.to_vec(),
-            datanode_host: if options.proxied { HIDDEN_HOST } else { KNOWN_HOST },
+            datanode_host: if options.proxied {
+                HIDDEN_HOST
+            } else {
+                KNOWN_HOST
+            },
             jars: jars.to_owned(),
             folder: scratch.path().to_owned(),
             _scratch: Some(scratch),
@@ -228,7 +232,10 @@ impl Hdfs {
                         "-Ddfs.datanode.data.dir=file://{}/datanode{index}",
                         self.folder.display()
                     ))
-                    .arg(format!("-Ddfs.datanode.address={}:{data}", self.datanode_host))
+                    .arg(format!(
+                        "-Ddfs.datanode.address={}:{data}",
+                        self.datanode_host
+                    ))
                     .arg(format!("-Ddfs.datanode.http.address=127.0.0.1:{http}"))
                     .arg(format!("-Ddfs.datanode.ipc.address=127.0.0.1:{ipc}"));
                 format!("datanode{index}")

@@ -64,7 +64,11 @@ impl WebHdfs {
     }
 
     fn get(&self, port: u16, path: &str) -> Result<Option<String>> {
-        let user = if path.contains("user.name=") { "" } else { "&user.name=root" };
+        let user = if path.contains("user.name=") {
+            ""
+        } else {
+            "&user.name=root"
+        };
         let (status, body) = http(port, &format!("/webhdfs/v1{path}{user}"))?;
         if status == 404 && body.contains("FileNotFoundException") {
             return Ok(None);
