@@ -26,6 +26,8 @@ use plan::{KINDS, Kind, Moment, Plan, Step};
 use step::{Outcome, Run};
 use world::World;
 
+use crate::harness::{Job, Loaded, OurBroker, now_ms};
+
 /// The seeds of every CI run: together they strike with every kind.
 const USUAL: std::ops::Range<u64> = 0..20;
 
@@ -48,6 +50,21 @@ fn the_usual_seeds_strike_with_every_kind() {
     let mut all = KINDS.to_vec();
     all.sort_unstable();
     assert_eq!(kinds, all);
+}
+
+/// Otherwise [`Kind::ClockStepped`] would show nothing.
+#[test]
+fn a_load_with_a_wrong_clock_plans_by_it() {
+    let broker = OurBroker::start();
+    broker.create_topic("events", 1, &[]);
+    let job = Job::new(&broker.address, "events", "[grouping]\nkeys = []\n");
+    let mut command = job.load_command(&[]);
+    let days_ahead = 200;
+    let seconds = days_ahead * 86_400;
+    world::fake_clock(&mut command, &job.dir.path().join("clock"), seconds);
+    let loaded = Loaded::from(command.output().unwrap()).expect(0);
+    let ahead = loaded.manifest()["planned_at_ms"].as_i64().unwrap() - now_ms();
+    assert_eq!((ahead + 3_600_000) / 86_400_000, days_ahead, "{ahead} ms");
 }
 
 #[test]

@@ -57,7 +57,11 @@ impl World {
         let options = HdfsOptions {
             datanodes: DATANODES,
             proxied: true,
-            ..HdfsOptions::default()
+            // Out of safe mode only when every block was reported; by default one in a thousand may lack.
+            properties: vec![(
+                "dfs.namenode.safemode.threshold-pct".to_owned(),
+                "1.0".to_owned(),
+            )],
         };
         let hdfs = Hdfs::start(&options).unwrap();
         let kafka = kafka.join().unwrap();
