@@ -22,27 +22,39 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use plan::{KINDS, Kind, Moment, Plan, Step};
+use plan::{KINDS, Kind, Moment, Plan, STEPS_PER_SEED, Step};
 use step::{Outcome, Run};
 use world::World;
 
 use crate::harness::{Job, Loaded, OurBroker, now_ms};
 
-/// The seeds of every CI run: together they strike with every kind.
+/// The seeds of every CI run: together they strike with every kind, also without their last step, which is left
+/// out for the sake of time.
 const USUAL: std::ops::Range<u64> = 0..20;
+
+const USUAL_STEPS: usize = STEPS_PER_SEED - 1;
 
 /// Seeds that found something once; always run.
 const REGRESSIONS: &[u64] = &[];
 
 #[test]
 fn twenty_seeds_of_faults_lose_and_double_nothing() {
-    campaign(USUAL.chain(REGRESSIONS.iter().copied()));
+    let whole = REGRESSIONS.iter().map(|seed| Plan::of(*seed));
+    campaign(usual().chain(whole));
+}
+
+fn usual() -> impl Iterator<Item = Plan> {
+    USUAL.map(|seed| {
+        let mut plan = Plan::of(seed);
+        plan.steps.truncate(USUAL_STEPS);
+        plan
+    })
 }
 
 #[test]
 fn the_usual_seeds_strike_with_every_kind() {
-    let mut kinds: Vec<Kind> = USUAL
-        .flat_map(|seed| Plan::of(seed).steps)
+    let mut kinds: Vec<Kind> = usual()
+        .flat_map(|plan| plan.steps)
         .flat_map(|step| step.kinds)
         .collect();
     kinds.sort_unstable();
@@ -70,11 +82,11 @@ fn a_load_with_a_wrong_clock_plans_by_it() {
 #[test]
 #[ignore = "a campaign; run: tests/long campaign [--seeds A..B]"]
 fn long_campaign() {
-    campaign(crate::harness::seeds(0..100));
+    campaign(crate::harness::seeds(0..100).map(Plan::of));
 }
 
 /// Runs seeds; one that fails does not keep the others from running.
-fn campaign(seeds: impl Iterator<Item = u64>) {
+fn campaign(plans: impl Iterator<Item = Plan>) {
     let begin = Instant::now();
     let mut world = World::start();
     eprintln!(
@@ -83,8 +95,8 @@ fn campaign(seeds: impl Iterator<Item = u64>) {
     );
     let mut table = Table::default();
     let mut failed = Vec::new();
-    for seed in seeds {
-        let plan = Plan::of(seed);
+    for plan in plans {
+        let seed = plan.seed;
         let run = AssertUnwindSafe(|| {
             Run::new(&mut world, &plan).all(|number, step, outcome| {
                 eprintln!("{}", line(&plan, number, step, outcome));

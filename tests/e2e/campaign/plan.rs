@@ -214,7 +214,7 @@ const GROUPINGS: &[&str] = &[
      max_past = '4000d'\nmax_future = '4000d'\n",
 ];
 
-const STEPS_PER_SEED: usize = 3;
+pub(super) const STEPS_PER_SEED: usize = 3;
 
 impl Plan {
     pub(super) fn of(seed: u64) -> Self {
@@ -379,7 +379,7 @@ fn tuning(rng: &mut Rng, bulk: bool) -> Tuning {
     let task_bytes: &[&str] = if bulk {
         &["128KiB", "512KiB", "4MiB"]
     } else {
-        &["2KiB", "8KiB", "32KiB", "1MiB"]
+        &["6KiB", "12KiB", "32KiB", "1MiB"]
     };
     let limit = if bulk || !rng.chance(15) {
         String::new()
