@@ -43,7 +43,7 @@ impl World {
         let kafka = std::thread::spawn(|| {
             let quickly = [
                 // A killed broker is given up sooner than by default.
-                ("broker.session.timeout.ms", "3000"),
+                ("broker.session.timeout.ms", "5000"),
                 ("broker.heartbeat.interval.ms", "500"),
             ];
             let options = KafkaOptions {
