@@ -95,7 +95,6 @@ impl<'a> Run<'a> {
                 self.step(step)
             };
             if step.settle || number + 1 == plan.steps.len() {
-                self.write_job(step, true);
                 self.settle();
             } else {
                 self.verify();
@@ -265,6 +264,8 @@ impl<'a> Run<'a> {
                 load.json
             );
         }
+        // The time-outs were for the loads; the proof may take its time.
+        self.write_job(step, true);
         self.check_runs(&ended);
         ended.iter().map(|load| load.code).collect()
     }
