@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use broker_client::protocol::ids::TopicName;
 use broker_client::{Client, ClientConfig};
@@ -309,13 +309,14 @@ fn dead_runs_are_cleared_away_and_a_live_one_is_left_alone() {
     let staging = Path::new(&job.dataset).join(".logferry/staging");
     let dead = job.staging();
     assert_eq!(dead.len(), 3, "{dead:?}");
-    let an_hour_ago = SystemTime::now() - Duration::from_secs(3_600);
     let grow_old = |run: &String| {
         let lease = fs::File::options()
             .write(true)
             .open(staging.join(run).join("lease"))
             .unwrap();
-        lease.set_modified(an_hour_ago).unwrap();
+        let written = lease.metadata().unwrap().modified().unwrap();
+        let an_hour = Duration::from_secs(3_600);
+        lease.set_modified(written - an_hour).unwrap();
     };
     // The live one first, so that it does not take over one of the dead.
     let live = asleep_at(&job, "plan.settled");

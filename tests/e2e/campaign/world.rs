@@ -278,7 +278,7 @@ fn faketime() -> PathBuf {
     let found = fs::read_dir("/usr/lib")
         .unwrap()
         .map(|entry| entry.unwrap().path().join("faketime/libfaketimeMT.so.1"))
-        .find(|path| path.exists());
+        .find(|path| path.is_file());
     found.expect(
         "no libfaketimeMT.so.1 below /usr/lib: install it (Debian: apt-get install faketime)",
     )
