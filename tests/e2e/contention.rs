@@ -11,13 +11,6 @@ use crate::prune::prune;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn prove(job: &Job, records: u64, what: &str) {
-    assert_eq!(job.rows(), records, "{what}");
-    let (rows, distinct) = job.coordinates();
-    assert_eq!(rows, distinct.len(), "{what}: rows that are there twice");
-    assert_eq!(rows, usize::try_from(records).unwrap(), "{what}");
-}
-
 #[test]
 fn three_loads_started_together_twenty_times() {
     let broker = OurBroker::start();
@@ -42,7 +35,7 @@ fn three_loads_started_together_twenty_times() {
     }
     reader.finish();
     job.load().expect(0);
-    prove(&job, 800, "20 rounds");
+    job.prove(800, "20 rounds");
     assert!(codes.contains(&0));
 }
 
@@ -88,7 +81,7 @@ fn a_load_that_sleeps_at_any_step_publishes_nothing_twice() {
             let other = job.load();
             assert_eq!(other.code, 0, "{step}: {}", other.stderr);
         }
-        prove(&job, 100, step);
+        job.prove(100, step);
         let pruned = prune(&job, &["--keep-runs", "1"]);
         assert_eq!(pruned["runs"], serde_json::json!([1]), "{step}");
         test_support::process::send(sleeper.id(), Signal::CONT).unwrap();

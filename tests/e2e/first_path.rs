@@ -261,7 +261,11 @@ fn bench_measures_and_leaves_nothing_behind() {
     let stages = measured["stages"].as_object().unwrap();
     let names: Vec<_> = stages.keys().map(String::as_str).collect();
     assert_eq!(names, ["decode", "encode", "group", "unpack"]);
-    let shown = job.command("bench").args(["--rounds", "1"]).output().unwrap();
+    let shown = job
+        .command("bench")
+        .args(["--rounds", "1"])
+        .output()
+        .unwrap();
     assert_success(&shown);
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.contains("of the pure limit"), "{shown}");

@@ -186,7 +186,6 @@ impl Job {
         dataset: String,
         more: &str,
     ) -> Self {
-        let file = dir.path().join("job.toml");
         let mut text = format!(
             "[source]\nbrokers = ['{brokers}']\ntopics = {topics:?}\n[output]\ndataset = '{dataset}'\n"
         );
@@ -197,10 +196,16 @@ impl Job {
             text.push_str("[grouping]\nevent_time = ['ts']\n");
         }
         text.push_str(more);
-        fs::write(&file, text).unwrap();
+        let job = Self::without_file(dir, dataset);
+        fs::write(&job.file, text).unwrap();
+        job
+    }
+
+    /// A job whose file is written later.
+    pub(crate) fn without_file(dir: TempDir, dataset: String) -> Self {
         Self {
+            file: dir.path().join("job.toml"),
             dir,
-            file,
             dataset,
             environment: Vec::new(),
         }
@@ -273,6 +278,15 @@ impl Job {
 
     pub(crate) fn rows(&self) -> u64 {
         self.verify()["counts"]["rows"].as_u64().unwrap()
+    }
+
+    /// Asserts that so many rows are there, each once.
+    #[track_caller]
+    pub(crate) fn prove(&self, records: u64, what: &str) {
+        assert_eq!(self.rows(), records, "{what}");
+        let (rows, distinct) = self.coordinates();
+        assert_eq!(rows, distinct.len(), "{what}: rows that are there twice");
+        assert_eq!(rows, usize::try_from(records).unwrap(), "{what}");
     }
 
     /// Published runs; none where no dataset was made yet (`verify` says so with 2).
@@ -449,7 +463,7 @@ impl Reader {
 /// it was pruned, which it must say before the first of its data goes.
 fn check_whole(run: &Path) {
     if let Err(problem) = look_at(run) {
-        assert!(run.join("_pruned.json").exists(), "{problem}");
+        assert!(run.join("_pruned.json").try_exists().unwrap(), "{problem}");
     }
 }
 

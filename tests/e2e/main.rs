@@ -13,6 +13,8 @@
 //! | `store_faults` | full disk, read-only, quota, safe mode, permissions |
 //! | `damage` | everything that can be wrong with a dataset, found by `verify` by name |
 //! | `foreign_clients` | kcat, the Java producer and Kafka's log dump, unmodified, against our broker |
+//! | `campaign` | seeded sequences of faults at loads, connections, HDFS, brokers, clock and source, several at once (I1 to I7) |
+//! | `cases` | small inputs for faults that users of other loaders reported |
 //! | `flights` | 336,776 real records, every value compared |
 //!
 //! Tests named `long_…` are campaigns for `tests/long`.
@@ -26,6 +28,8 @@
 )]
 
 mod bad_input;
+mod campaign;
+mod cases;
 mod contention;
 mod damage;
 mod determinism;

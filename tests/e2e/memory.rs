@@ -44,6 +44,7 @@ fn load_measured(job: &Job) -> (Loaded, u64) {
 }
 
 #[track_caller]
+#[expect(clippy::print_stdout, reason = "the figure, for whoever asks")]
 fn assert_bounded(job: &Job, rows: u64) {
     let (loaded, peak) = load_measured(job);
     let loaded = loaded.expect(0);

@@ -53,7 +53,7 @@ impl TaskMemory {
         Self {
             prefetch_bytes: engine
                 .prefetch_bytes
-                .map_or(part.min(MOST_PREFETCH), as_usize),
+                .map_or_else(|| part.min(MOST_PREFETCH), as_usize),
             pending_bytes: part.min(MOST_PENDING),
             held_bytes: part * 3,
             outgoing_bytes: part,

@@ -226,7 +226,7 @@ pub(super) const MANIFESTS: &[Damage] = &[
         plant: |copy| {
             let (file, other) = (copy.data(), copy.files(4, "data").remove(0));
             copy.edit(3, |body| {
-                entry(body, &file)["path"] = format!("../{other}").into()
+                entry(body, &file)["path"] = format!("../{other}").into();
             });
             vec![
                 (manifest_of(3), "is no path inside the run"),
@@ -250,7 +250,7 @@ pub(super) const MANIFESTS: &[Damage] = &[
         plant: |copy| {
             let file = copy.data();
             copy.edit(3, |body| {
-                add(&mut entry(body, &file)["ranges"][0]["end"], -1)
+                add(&mut entry(body, &file)["ranges"][0]["end"], -1);
             });
             sign(file, "the manifest says")
         },
@@ -259,7 +259,7 @@ pub(super) const MANIFESTS: &[Damage] = &[
         name: "the columns changed as no load would",
         plant: |copy| {
             copy.edit(5, |body| {
-                body["schema"]["columns"][0]["type"] = "string".into()
+                body["schema"]["columns"][0]["type"] = "string".into();
             });
             sign(manifest_of(5), "its columns cannot follow")
         },

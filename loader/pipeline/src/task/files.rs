@@ -30,7 +30,7 @@ use crate::transform::{Chunk, Counts, GroupRows, PartitionSpan, RecordTransform}
 
 /// Ending of the files: the one format there is.
 const EXTENSION: &str = "parquet";
-/// Files that are being made durable at once: each waits for the disk or for three DataNodes.
+/// Files that are being made durable at once: each waits for the disk, or for its replicas.
 const MOST_CLOSING: usize = 16;
 /// Reasons kept in the report.
 const MAX_SAMPLES: usize = 10;

@@ -15,6 +15,9 @@ use super::TaskContext;
 use crate::commit::staging::fenced_if_gone;
 use crate::error::Error;
 
+/// Pieces of one file that wait; the room for their bytes is the real bound.
+const PIECES: usize = 16;
+
 /// Room for bytes on their way to the store, shared by the files of an attempt.
 #[derive(Clone)]
 pub(super) struct Outgoing {
@@ -38,7 +41,7 @@ pub(super) struct Closed {
 }
 
 struct Upload {
-    pieces: mpsc::UnboundedSender<(Bytes, OwnedSemaphorePermit)>,
+    pieces: mpsc::Sender<(Bytes, OwnedSemaphorePermit)>,
     done: AbortOnDropHandle<Result<u64, Error>>,
 }
 
@@ -89,7 +92,7 @@ impl Sink {
             Some(upload) => upload,
             None => Upload::start(context.clone(), self.path.clone()),
         };
-        if upload.pieces.send((bytes, room)).is_err() {
+        if upload.pieces.send((bytes, room)).await.is_err() {
             // It stopped taking bytes: it has failed, and says why.
             upload.finish().await?;
             return Err(self.inconsistent("its writer ended early".to_owned()));
@@ -124,7 +127,7 @@ impl Sink {
 
 impl Upload {
     fn start(context: TaskContext, path: StorePath) -> Self {
-        let (pieces, taken) = mpsc::unbounded_channel();
+        let (pieces, taken) = mpsc::channel(PIECES);
         let done = crate::spawn(async move {
             let written = write(&context, &path, taken).await;
             written.map_err(|error| fenced_if_gone(&context.staging, error))
@@ -146,7 +149,7 @@ impl Upload {
 async fn write(
     context: &TaskContext,
     path: &StorePath,
-    mut pieces: mpsc::UnboundedReceiver<(Bytes, OwnedSemaphorePermit)>,
+    mut pieces: mpsc::Receiver<(Bytes, OwnedSemaphorePermit)>,
 ) -> loader_store::Result<u64> {
     let mut writer: Box<dyn FileWriter> = context.place.store.create(path).await?;
     while let Some((bytes, room)) = pieces.recv().await {
