@@ -105,7 +105,7 @@ fn the_lost_answer_to_the_publishing_rename_on_hdfs_is_looked_up() {
         &broker.address,
         &["events"],
         format!("hdfs://{}/{name}", proxy.address()),
-        "[engine]\nstore_timeout = '3s'\n",
+        "[engine]\nstore_timeout = '10s'\n",
     );
     let conf = hdfs.conf_dir_for(&proxy.address().to_string()).unwrap();
     job.set("HADOOP_CONF_DIR", conf.to_str().unwrap());

@@ -371,9 +371,9 @@ fn tuning(rng: &mut Rng, bulk: bool) -> Tuning {
         String::new()
     };
     let parquet = format!(
-        "compression = '{}'\nchunk_rows = {}\nrow_group_bytes = '{}'\n",
+        "compression = '{}'\ndelta = {}\nrow_group_bytes = '{}'\n",
         rng.pick(&["none", "snappy", "lz4", "gzip:1", "zstd:1", "zstd:9"]),
-        1_024 * (1 + rng.below(8)),
+        rng.below(8) < 4,
         rng.pick(&["4KiB", "64KiB", "16MiB"]),
     );
     let task_bytes: &[&str] = if bulk {
