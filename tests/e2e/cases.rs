@@ -114,7 +114,10 @@ fn the_lost_answer_to_the_publishing_rename_on_hdfs_is_looked_up() {
     test_support::process::send(load.id(), Signal::CONT).unwrap();
     // It has happened, and nobody was told.
     let run = format!("/{name}/run=000001");
-    test_support::wait_until(PATIENCE, || hdfs.web().list(&run).unwrap().is_some()).unwrap();
+    test_support::wait_until(PATIENCE, || {
+        hdfs.web().list(&run).is_ok_and(|found| found.is_some())
+    })
+    .unwrap();
     proxy.set(Fault::None);
     let loaded = Loaded::from(wait(load, PATIENCE)).expect(0);
     assert_eq!(loaded.json["outcome"], "published");
