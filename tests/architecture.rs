@@ -1,4 +1,5 @@
-//! The layout as a test: which room may depend on which, and how long a file may be.
+//! The layout as a test: which room may depend on which, how long a file may be, and that what the documents
+//! name exists.
 //!
 //! ```text
 //! protocol <- {client, log} <- server    client <- mirror    {client, store} <- pipeline
@@ -102,6 +103,64 @@ fn files_are_short_enough_to_read() {
         "more than {MAX_LINES} lines:\n{}",
         too_long.join("\n")
     );
+}
+
+#[test]
+fn every_test_that_the_cases_name_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = fs::read_to_string(root.join("docs/cases.md")).unwrap();
+    let names: Vec<&str> = text
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|name| name.contains("::") && *name != "module::test")
+        .collect();
+    assert!(names.len() > 50, "only {} names seen", names.len());
+    let missing: Vec<&&str> = names.iter().filter(|name| !is_test(root, name)).collect();
+    assert!(missing.is_empty(), "no such tests: {missing:#?}");
+}
+
+#[test]
+fn a_test_that_does_not_exist_is_missed() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    assert!(is_test(
+        root,
+        "tests/architecture.rs::a_test_that_does_not_exist_is_missed"
+    ));
+    for wrong in [
+        "tests/architecture.rs::a_test_that_does_not_exist_is",
+        "tests/architecture.rs::is_test",
+        "kills::no_such_test",
+        "no_such_module::test",
+    ] {
+        assert!(!is_test(root, wrong), "{wrong}");
+    }
+}
+
+/// Whether `file::test`, or `module::test` of `tests/e2e`, is in the source with `#[test]` before it.
+fn is_test(root: &Path, name: &str) -> bool {
+    let Some((place, test)) = name.split_once("::") else {
+        return false;
+    };
+    let files = if Path::new(place).extension().is_some() {
+        vec![root.join(place)]
+    } else {
+        let module = root.join("tests/e2e").join(place);
+        vec![module.with_extension("rs"), module.join("mod.rs")]
+    };
+    let definition = format!("fn {test}(");
+    files.iter().any(|file| {
+        let Ok(text) = fs::read_to_string(file) else {
+            return false;
+        };
+        let Some((before, _)) = text.split_once(&definition) else {
+            return false;
+        };
+        // Attributes and the word `async` stand between the end of the item before and the function.
+        let attributes = before.rsplit(['}', ';']).next().unwrap_or_default();
+        let mut lines = attributes.lines().map(str::trim);
+        lines.any(|line| line == "#[test]" || line.starts_with("#[tokio::test"))
+    })
 }
 
 /// One sentence for each dependency between our crates that points the wrong way.

@@ -284,7 +284,7 @@ fn print_json(load: &Load, result: &Result<Loaded, Error>) -> std::io::Result<()
 }
 
 /// Plan time: the only look at the clock.
-fn now_ms() -> i64 {
+pub(super) fn now_ms() -> i64 {
     jiff::Timestamp::now().as_millisecond()
 }
 

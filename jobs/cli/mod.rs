@@ -1,11 +1,14 @@
 //! The command line: one file a subcommand.
 
+mod bench;
 mod broker;
 mod cat;
+mod dataset;
 mod demo;
 mod load;
 mod out;
 mod produce;
+mod prune;
 mod status;
 mod topics;
 mod verify;
@@ -38,9 +41,11 @@ enum Command {
     Load(Box<load::LoadCommand>),
     Verify(verify::Verify),
     Status(status::StatusCommand),
+    Prune(prune::Prune),
     Produce(produce::Produce),
     Cat(cat::Cat),
     Topics(topics::Topics),
+    Bench(bench::Bench),
 }
 
 /// Runs the command named on the command line.
@@ -53,6 +58,7 @@ pub fn main() -> ExitCode {
     #[cfg(feature = "failpoints")]
     loader_pipeline::failpoint::arm();
     let cli = Cli::parse();
+    raise_open_file_limit();
     telemetry::start(if matches!(cli.command, Command::Broker(_)) {
         "info"
     } else {
@@ -78,6 +84,15 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Lets the process open as many files as it may: a broker has three a segment, a task one a directory.
+fn raise_open_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Refused only if it is no less than it may be already.
+    let _as_it_was = setrlimit(Resource::Nofile, limit);
+}
+
 async fn run(command: Command) -> Outcome {
     match command {
         Command::Demo(command) => command.run().await,
@@ -85,9 +100,11 @@ async fn run(command: Command) -> Outcome {
         Command::Load(command) => command.run().await,
         Command::Verify(command) => command.run().await,
         Command::Status(command) => command.run().await,
+        Command::Prune(command) => command.run().await,
         Command::Produce(command) => command.run().await,
         Command::Cat(command) => command.run().await,
         Command::Topics(command) => command.run().await,
+        Command::Bench(command) => command.run().await,
     }
 }
 

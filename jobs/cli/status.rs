@@ -64,6 +64,12 @@ fn print(status: &Status) -> std::io::Result<()> {
             status.counts.rejected
         ))?,
     }
+    if status.pruned_runs > 0 {
+        out::line(&format!(
+            "{} of {} runs were pruned",
+            status.pruned_runs, status.runs
+        ))?;
+    }
     if let Some(hour) = &status.complete {
         out::line(&format!("complete up to and with {}", hour.directory))?;
     }
@@ -72,9 +78,13 @@ fn print(status: &Status) -> std::io::Result<()> {
             (Some(start), Some(end), Some(lag)) => format!("log {start} to {end}, lag {lag}"),
             _ => "log unknown".to_owned(),
         };
+        let loaded = match partition.end {
+            Some(end) => format!("loaded to {end}"),
+            None => "not loaded yet".to_owned(),
+        };
         out::line(&format!(
-            "  {}-{}: loaded to {}, {log}",
-            partition.topic, partition.partition, partition.end
+            "  {}-{}: {loaded}, {log}",
+            partition.topic, partition.partition
         ))?;
     }
     for left in &status.left_out {

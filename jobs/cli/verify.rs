@@ -1,29 +1,21 @@
 //! `logferry verify`
 
-use std::path::PathBuf;
-
 use clap::Args;
 use loader_pipeline::commit::Place;
 use loader_pipeline::error::Exit;
-use loader_pipeline::layout::Layout;
-use loader_pipeline::load::open_place;
 use loader_pipeline::verify::{VerifyOptions, VerifyReport, verify};
 use serde::Serialize;
 
-use super::{load, out};
-use crate::config;
+use super::dataset::Datasets;
+use super::out;
 use crate::failure::{Failure, Outcome, Worst};
 
 /// Prove from what lies in the store that a dataset lost nothing and holds nothing twice.
 #[derive(Debug, Args)]
 pub(super) struct Verify {
-    /// Job file whose datasets are verified.
-    #[arg(required_unless_present = "dataset")]
-    job: Option<PathBuf>,
-    /// A dataset by its location, instead of a job file.
-    #[arg(long, conflicts_with = "job")]
-    dataset: Option<String>,
-    /// Read only the newest run's files; the chain of manifests is always checked whole.
+    #[command(flatten)]
+    datasets: Datasets,
+    /// Look only at the newest run, and that it continues the one before.
     #[arg(long)]
     newest: bool,
     /// Read no data files: names and lengths only.
@@ -44,7 +36,7 @@ struct Verified<'a> {
 impl Verify {
     pub(super) async fn run(self) -> Outcome {
         let mut worst = Worst::default();
-        for (location, place) in self.places().await? {
+        for (location, place) in self.datasets.places().await? {
             worst.add(self.one(&location, &place).await);
         }
         worst.outcome()
@@ -63,7 +55,7 @@ impl Verify {
                 report: &report,
             })?;
         } else {
-            print(location, &report)?;
+            print(location, &report, self.newest)?;
         }
         if report.problems.is_empty() {
             return Ok(None);
@@ -74,38 +66,18 @@ impl Verify {
             "restore what is damaged from a copy or snapshot; docs/operations.md says what each problem means",
         ))
     }
-
-    async fn places(&self) -> Result<Vec<(String, Place)>, Failure> {
-        if let Some(location) = &self.dataset {
-            let config = loader_store::StoreConfig::default();
-            let (store, root) = loader_store::open(location, &config).await?;
-            return Ok(vec![(
-                location.clone(),
-                Place {
-                    store,
-                    layout: Layout::new(root),
-                },
-            )]);
-        }
-        let Some(job) = &self.job else {
-            return Ok(Vec::new());
-        };
-        let job = config::read_job(job)?;
-        let mut places = Vec::new();
-        for (location, _) in load::datasets(&job)? {
-            let place = open_place(&job, &location).await?;
-            places.push((location, place));
-        }
-        Ok(places)
-    }
 }
 
-fn print(location: &str, report: &VerifyReport) -> std::io::Result<()> {
+fn print(location: &str, report: &VerifyReport, newest_only: bool) -> std::io::Result<()> {
     let counts = &report.counts;
+    let runs = match newest_only {
+        true => format!("the newest of {} runs", report.runs),
+        false => format!("{} runs", report.runs),
+    };
     out::line(&format!(
-        "{location}: {} runs, {} files, {} offsets: {} rows, {} rejected, {} tombstones skipped, {} aborted, \
-         {} control, {} holes; {} accepted gaps",
-        report.runs,
+        "{location}: {runs}, {} pruned, {} files, {} offsets: {} rows, {} rejected, {} tombstones skipped, \
+         {} aborted, {} control, {} holes; {} accepted gaps",
+        report.pruned_runs,
         report.files,
         counts.total(),
         counts.rows,
@@ -120,24 +92,40 @@ fn print(location: &str, report: &VerifyReport) -> std::io::Result<()> {
         out::line(&format!("{}: {}", problem.path, problem.problem))?;
     }
     if report.problems.is_empty() {
-        out::line(&healthy(report))?;
+        out::line(&healthy(report, newest_only))?;
     }
     Ok(())
 }
 
 /// The sentence for a dataset in which nothing is wrong: no more than was proved.
-fn healthy(report: &VerifyReport) -> String {
+fn healthy(report: &VerifyReport, newest_only: bool) -> String {
     if report.runs == 0 {
         return "no run yet: there is nothing to prove".to_owned();
     }
-    let proved = if report.offsets_proved {
-        "healthy: every offset of every range is there once"
+    let of = if newest_only {
+        " of the newest run"
     } else {
-        "healthy as far as counts go; offsets themselves were not proved (no coordinate columns, or files \
-         were not read)"
+        ""
     };
-    match report.accepted_gaps {
-        0 => proved.to_owned(),
-        gaps => format!("{proved}, but for {gaps} gaps that were accepted (see the manifests)"),
+    let mut proved = if report.offsets_proved {
+        format!("healthy: every offset of every range{of} is there once")
+    } else {
+        format!(
+            "healthy as far as counts{of} go; offsets themselves were not proved (no coordinate columns, or \
+             files were not read)"
+        )
+    };
+    if report.pruned_runs > 0 {
+        let runs = report.pruned_runs;
+        proved.push_str(&format!(
+            "; of the {runs} pruned runs, only the counts are left to prove"
+        ));
     }
+    if report.accepted_gaps > 0 {
+        let gaps = report.accepted_gaps;
+        proved.push_str(&format!(
+            "; but for {gaps} gaps that were accepted (see the manifests)"
+        ));
+    }
+    proved
 }

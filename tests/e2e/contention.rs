@@ -7,15 +7,9 @@ use tempfile::TempDir;
 
 use crate::harness::{Job, Loaded, OurBroker, Reader, events, pause, spawn, wait};
 use crate::kills::QUICK;
+use crate::prune::prune;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-
-fn prove(job: &Job, records: u64, what: &str) {
-    assert_eq!(job.rows(), records, "{what}");
-    let (rows, distinct) = job.coordinates();
-    assert_eq!(rows, distinct.len(), "{what}: rows that are there twice");
-    assert_eq!(rows, usize::try_from(records).unwrap(), "{what}");
-}
 
 #[test]
 fn three_loads_started_together_twenty_times() {
@@ -41,7 +35,7 @@ fn three_loads_started_together_twenty_times() {
     }
     reader.finish();
     job.load().expect(0);
-    prove(&job, 800, "20 rounds");
+    job.prove(800, "20 rounds");
     assert!(codes.contains(&0));
 }
 
@@ -72,6 +66,7 @@ fn a_load_that_sleeps_at_any_step_publishes_nothing_twice() {
     broker.produce("events", 1, &events(60, 100, 50));
     for step in SLEEPS {
         let job = Job::new(&broker.address, "events", QUICK);
+        job.edit("[limits]", "[limits]\nmax_offsets_per_partition = 30");
         let reader = Reader::start(&job.dataset);
         let mut sleeper = job.load_command(&[]);
         sleeper.env("FAILPOINTS", format!("{step}=1*return(stop)"));
@@ -81,12 +76,14 @@ fn a_load_that_sleeps_at_any_step_publishes_nothing_twice() {
         })
         .unwrap();
         pause(Duration::from_millis(150));
-        // Others take over, publish, and clear away.
+        // Others take over, publish two runs, clear away, and delete what the first of them brought.
         for _ in 0..3 {
             let other = job.load();
             assert_eq!(other.code, 0, "{step}: {}", other.stderr);
         }
-        prove(&job, 100, step);
+        job.prove(100, step);
+        let pruned = prune(&job, &["--keep-runs", "1"]);
+        assert_eq!(pruned["runs"], serde_json::json!([1]), "{step}");
         test_support::process::send(sleeper.id(), Signal::CONT).unwrap();
         let woken = Loaded::from(wait(sleeper, PATIENCE));
         let expected: &[i32] = if *step == "publish.after" {
@@ -101,7 +98,11 @@ fn a_load_that_sleeps_at_any_step_publishes_nothing_twice() {
             woken.stderr
         );
         job.load().expect(0);
-        prove(&job, 100, step);
+        assert_eq!(job.verify()["pruned_runs"], 1, "{step}");
+        assert_eq!(job.rows(), 100, "{step}");
+        // 30 rows of each partition were in the run that was pruned.
+        let (rows, distinct) = job.coordinates();
+        assert_eq!((rows, distinct.len()), (40, 40), "{step}");
         reader.finish();
         assert!(job.staging().is_empty(), "{step}: {:?}", job.staging());
     }

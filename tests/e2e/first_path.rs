@@ -241,3 +241,33 @@ fn keys_decide_the_partition_as_in_other_clients() {
             > 1
     );
 }
+
+#[test]
+fn bench_measures_and_leaves_nothing_behind() {
+    let broker = OurBroker::start();
+    broker.create_topic("events", 2, &[]);
+    for partition in 0..2 {
+        broker.produce("events", partition, &events(0, 3_000, 1_000));
+    }
+    let job = Job::new(&broker.address, "events", "");
+    let output = job
+        .command("bench")
+        .args(["--records", "2000", "--rounds", "1", "--json"])
+        .output()
+        .unwrap();
+    assert_success(&output);
+    let measured: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(measured["records"], 4_000);
+    let stages = measured["stages"].as_object().unwrap();
+    let names: Vec<_> = stages.keys().map(String::as_str).collect();
+    assert_eq!(names, ["decode", "encode", "group", "unpack"]);
+    let shown = job
+        .command("bench")
+        .args(["--rounds", "1"])
+        .output()
+        .unwrap();
+    assert_success(&shown);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("of the pure limit"), "{shown}");
+    assert_eq!(list(job.dir.path()), ["job.toml"]);
+}

@@ -186,7 +186,6 @@ impl Job {
         dataset: String,
         more: &str,
     ) -> Self {
-        let file = dir.path().join("job.toml");
         let mut text = format!(
             "[source]\nbrokers = ['{brokers}']\ntopics = {topics:?}\n[output]\ndataset = '{dataset}'\n"
         );
@@ -197,10 +196,16 @@ impl Job {
             text.push_str("[grouping]\nevent_time = ['ts']\n");
         }
         text.push_str(more);
-        fs::write(&file, text).unwrap();
+        let job = Self::without_file(dir, dataset);
+        fs::write(&job.file, text).unwrap();
+        job
+    }
+
+    /// A job whose file is written later.
+    pub(crate) fn without_file(dir: TempDir, dataset: String) -> Self {
         Self {
+            file: dir.path().join("job.toml"),
             dir,
-            file,
             dataset,
             environment: Vec::new(),
         }
@@ -273,6 +278,15 @@ impl Job {
 
     pub(crate) fn rows(&self) -> u64 {
         self.verify()["counts"]["rows"].as_u64().unwrap()
+    }
+
+    /// Asserts that so many rows are there, each once.
+    #[track_caller]
+    pub(crate) fn prove(&self, records: u64, what: &str) {
+        assert_eq!(self.rows(), records, "{what}");
+        let (rows, distinct) = self.coordinates();
+        assert_eq!(rows, distinct.len(), "{what}: rows that are there twice");
+        assert_eq!(rows, usize::try_from(records).unwrap(), "{what}");
     }
 
     /// Published runs; none where no dataset was made yet (`verify` says so with 2).
@@ -445,18 +459,28 @@ impl Reader {
     }
 }
 
-/// A published run has its manifest, and every file in it with its length, and no other file.
+/// A published run has its manifest, and every file in it with its length, and no other file; unless it says that
+/// it was pruned, which it must say before the first of its data goes.
 fn check_whole(run: &Path) {
+    if let Err(problem) = look_at(run) {
+        assert!(run.join("_pruned.json").try_exists().unwrap(), "{problem}");
+    }
+}
+
+fn look_at(run: &Path) -> Result<(), String> {
     let text = fs::read_to_string(run.join("_manifest.json"))
         .unwrap_or_else(|error| panic!("{} has no manifest: {error}", run.display()));
     let manifest: Value = serde_json::from_str(&text).unwrap();
     let mut expected = BTreeSet::from([run.join("_manifest.json"), run.join("_SUCCESS")]);
     for file in manifest["body"]["files"].as_array().unwrap() {
         let path = run.join(file["path"].as_str().unwrap());
-        let length = fs::metadata(&path)
-            .unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-            .len();
-        assert_eq!(Some(length), file["bytes"].as_u64(), "{}", path.display());
+        let found = fs::metadata(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        assert_eq!(
+            Some(found.len()),
+            file["bytes"].as_u64(),
+            "{}",
+            path.display()
+        );
         expected.insert(path);
     }
     let mut found = BTreeSet::new();
@@ -471,7 +495,10 @@ fn check_whole(run: &Path) {
             }
         }
     }
-    assert_eq!(found, expected);
+    match found == expected {
+        true => Ok(()),
+        false => Err(format!("{found:?} is not {expected:?}")),
+    }
 }
 
 /// Seeds of a campaign: those that `tests/long NAME --seeds A..B` names, or the usual ones.

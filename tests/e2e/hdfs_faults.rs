@@ -155,6 +155,7 @@ impl<'a> Bench<'a> {
             None => Cluster::Shared(test_support::hdfs()),
             Some(datanodes) => {
                 let options = HdfsOptions {
+                    proxied: false,
                     datanodes,
                     // Notices a dead DataNode after 3 s instead of 12.
                     properties: [

@@ -3,7 +3,7 @@
 //! ```text
 //!  background task: permit (bytes) ─► leader ─► fetch ─► check, classify ─► chunk ─► channel
 //!  RangeFetch::next: ◄── batch by batch ── chunk ◄──────────────────────────────────────┘
-//!                        the permit is released with the chunk's last batch
+//!                        the permit is released when more is asked for than the chunk has
 //! ```
 //!
 //! Nothing is skipped: the position moves by the headers of whole, checked batches only, an error
@@ -64,7 +64,8 @@ struct Chunk {
     batches: VecDeque<FetchedBatch>,
     /// Position behind the chunk.
     position: i64,
-    held: Option<OwnedSemaphorePermit>,
+    /// Released with the chunk.
+    _held: Option<OwnedSemaphorePermit>,
 }
 
 impl Client {
@@ -74,9 +75,9 @@ impl Client {
     ///
     /// Prefetching begins at once, on a connection of its own, as soon as the runtime gets to it.
     ///
-    /// Memory: at most `prefetch_bytes` are fetched and not handed out, except that one batch that
-    /// is larger alone is held whole, up to `max_batch_bytes`; a batch handed out keeps the response
-    /// it came in, up to the same bounds.
+    /// Memory: at most `prefetch_bytes` are fetched, the response at hand included until the call of
+    /// [`RangeFetch::next`] that goes beyond it, except that one batch that is larger alone is held whole,
+    /// up to `max_batch_bytes`. A batch handed out keeps the response it came in.
     pub fn fetch_range(
         &self,
         topic: TopicName,
@@ -116,7 +117,7 @@ impl Client {
         let chunk = Chunk {
             batches: VecDeque::new(),
             position: range.start,
-            held: None,
+            _held: None,
         };
         RangeFetch {
             position: range.start,
@@ -145,16 +146,13 @@ impl RangeFetch {
         loop {
             if let Some(batch) = self.chunk.batches.pop_front() {
                 self.position = batch.batch.header().next_offset();
-                if self.chunk.batches.is_empty() {
-                    self.chunk.held = None;
-                }
                 return Ok(Some(batch));
             }
             self.position = self.position.max(self.chunk.position);
             self.chunk = Chunk {
                 batches: VecDeque::new(),
                 position: self.position,
-                held: None,
+                _held: None,
             };
             if self.position >= self.end {
                 return Ok(None);
@@ -378,7 +376,7 @@ impl Fetcher {
         let chunk = Chunk {
             batches,
             position: answered.position(),
-            held: Some(held),
+            _held: Some(held),
         };
         (chunk, outcome)
     }

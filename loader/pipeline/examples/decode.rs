@@ -154,7 +154,7 @@ fn decode(batches: &[Records]) -> Result<u64> {
                 decoder.decode(value).map_err(|reject| reject.reason)?;
             }
         }
-        if index % 64 == 63 || index + 1 == batches.len() {
+        if index % 16 == 15 || index + 1 == batches.len() {
             rows += decoder.finish()?.first().map_or(0, |column| column.len());
         }
     }
@@ -172,20 +172,15 @@ fn group(batches: &[Records]) -> Result<u64> {
 
 fn write(batches: &[Records], options: &ParquetOptions) -> Result<u64> {
     let schema = spec().schema.to_arrow();
-    let mut files: BTreeMap<Arc<str>, Box<ParquetEncoder>> = BTreeMap::new();
-    let mut bytes = 0;
+    let mut files: BTreeMap<Arc<str>, Vec<arrow_array::RecordBatch>> = BTreeMap::new();
     run(batches, |directory, batch| {
-        let file = match files.entry(directory) {
-            std::collections::btree_map::Entry::Occupied(file) => file.into_mut(),
-            std::collections::btree_map::Entry::Vacant(place) => {
-                place.insert(Box::new(ParquetEncoder::new(Arc::clone(&schema), options)?))
-            }
-        };
-        file.write(&batch)?;
-        bytes += file.take_output().len();
+        files.entry(directory).or_default().push(batch);
         Ok(())
     })?;
-    for file in files.into_values() {
+    let mut bytes = 0;
+    for rows in files.into_values() {
+        let mut file = Box::new(ParquetEncoder::new(Arc::clone(&schema), options)?);
+        bytes += file.write_row_group(&rows)?.len();
         bytes += file.close()?.bytes.len();
     }
     Ok(u64::try_from(bytes)?)
@@ -197,17 +192,18 @@ fn run(
 ) -> Result<()> {
     let mut transform = RecordTransform::new(Arc::new(spec()))?;
     let mut drain = |transform: &mut RecordTransform| {
-        transform
-            .drain()?
-            .groups
-            .into_iter()
-            .try_for_each(|group| take(group.directory, group.batch))
+        let chunk = transform.drain()?;
+        let mut groups = chunk.groups.iter();
+        groups.try_for_each(|group| take(Arc::clone(&group.directory), chunk.rows_of(group)))
     };
     for records in batches {
         let mut from = 0;
         while let Some(left) = transform.push("views", 0, records, from..i64::MAX)? {
             drain(&mut transform)?;
             from = left;
+        }
+        if transform.rows_pending() >= 16 * 1024 {
+            drain(&mut transform)?;
         }
     }
     drain(&mut transform)

@@ -10,6 +10,7 @@
 //! - [`assemble`]: moving the winners' files into `out-N` and writing the manifest beside it;
 //! - [`publish`]: the rename, rebasing, fencing, and what an answer that never came means;
 //! - `steps`: single steps that go on after trouble that passes;
+//! - [`prune`]: deleting old data, but never a manifest;
 //! - [`dataset`]: making a dataset and what is pinned at its birth.
 //!
 //! Everything here obeys the contract of the commit protocol (docs/commit-protocol.md). What it must never
@@ -19,6 +20,7 @@
 pub mod assemble;
 pub mod dataset;
 pub mod newest;
+pub mod prune;
 pub mod publish;
 pub mod staging;
 pub(crate) mod steps;

@@ -2,6 +2,8 @@
 //!
 //! Every table refuses unknown keys. Sizes and durations are text (`"256MiB"`, `"30s"`).
 
+use std::path::PathBuf;
+
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
@@ -198,9 +200,16 @@ pub struct EngineConfig {
     pub threads: Option<usize>,
     /// Attempts of one task before the run fails. Default 3.
     pub attempts: u32,
-    /// Bytes of fetched batches held ahead, per running task. Default 16 MiB.
+    /// Memory for records and rows, shared by the running tasks; beyond it rows wait on local disk. The
+    /// process takes some 100 MiB more. Default 1 GiB, at least 64 MiB.
     #[serde(with = "crate::quantity::byte_size")]
-    pub prefetch_bytes: ByteSize,
+    pub memory: ByteSize,
+    /// Where rows wait that have no room in memory: at most what the running tasks decode. Default: the
+    /// system's directory for temporary files (`TMPDIR`).
+    pub spill_dir: Option<PathBuf>,
+    /// Bytes of fetched batches held ahead, per running task. Default: an eighth of the task's share of
+    /// `memory`, at most 16 MiB.
+    pub prefetch_bytes: Option<ByteSize>,
     /// A staging directory whose lease is older belongs to a dead run and is taken over. Default 60 s.
     pub lease_timeout: Period,
     /// Bound on each single call to the store. Default 60 s.
@@ -237,8 +246,12 @@ impl JobConfig {
             "`source.retry_deadline` is 0",
         );
         check(
-            engine.prefetch_bytes.as_u64() > 0,
+            engine.prefetch_bytes.is_none_or(|size| size.as_u64() > 0),
             "`engine.prefetch_bytes` is 0",
+        );
+        check(
+            engine.memory >= ByteSize::mib(64),
+            "`engine.memory` is less than 64MiB",
         );
         check(
             source.max_batch_bytes.as_u64() > 0,
@@ -307,7 +320,9 @@ impl Default for EngineConfig {
         Self {
             threads: None,
             attempts: 3,
-            prefetch_bytes: ByteSize::mib(16),
+            memory: ByteSize::gib(1),
+            spill_dir: None,
+            prefetch_bytes: None,
             lease_timeout: Period::from_ms(60_000),
             store_timeout: Period::from_ms(60_000),
             store_patience: Period::from_ms(12 * 60_000),

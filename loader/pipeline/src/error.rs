@@ -176,6 +176,15 @@ pub enum Error {
     /// The store.
     #[error("cannot use the store")]
     Store(#[from] loader_store::Error),
+    /// The local disk for rows that have no room in memory.
+    #[error("cannot keep rows on local disk in {}", directory.display())]
+    Spill {
+        /// `engine.spill_dir`.
+        directory: std::path::PathBuf,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
     /// Records to rows.
     #[error("cannot turn records into rows")]
     Transform(#[from] TransformError),
@@ -312,7 +321,7 @@ impl Error {
             }
             Self::Fenced { .. } | Self::Moved { .. } => Exit::Fenced,
             Self::Stopped => Exit::Stopped,
-            Self::PublishUnknown { .. } => Exit::Unavailable,
+            Self::PublishUnknown { .. } | Self::Spill { .. } => Exit::Unavailable,
             Self::Source(error) => source_exit(error),
             Self::Store(error) => store_exit(error),
             Self::Transform(error) => transform_exit(error),
@@ -383,6 +392,10 @@ impl Error {
                 "bring the store back and run again: the next run finds out and goes on from there"
             }
             Self::Store(error) => error.remedy(),
+            Self::Spill { .. } => {
+                "make room there, name another `engine.spill_dir`, or raise `engine.memory`; a run that \
+                 failed so is taken up again by the next"
+            }
             Self::Transform(error) => return transform_remedy(error),
             Self::Encode(_) | Self::Internal { .. } => {
                 "this is a bug in logferry; please report it"

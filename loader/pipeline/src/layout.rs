@@ -12,6 +12,8 @@ use uuid::Uuid;
 pub const MANIFEST: &str = "_manifest.json";
 /// Marker that Hadoop tools look for; empty.
 pub const SUCCESS: &str = "_SUCCESS";
+/// Says that a run's data was deleted on purpose; written before the first of it goes.
+pub const PRUNED: &str = "_pruned.json";
 /// Directory of a run that holds the records set aside.
 pub const REJECTED: &str = "_rejected";
 

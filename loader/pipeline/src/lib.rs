@@ -17,6 +17,7 @@
     reason = "errors of other rooms are non-exhaustive: what is not named takes the general way"
 )]
 
+pub mod bench;
 mod claims;
 pub mod commit;
 pub mod config;
@@ -29,6 +30,7 @@ mod infer;
 pub mod layout;
 pub mod load;
 pub mod manifest;
+pub mod memory;
 pub mod partitioner;
 pub mod plan;
 pub mod progress;

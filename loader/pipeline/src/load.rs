@@ -17,17 +17,18 @@ use uuid::Uuid;
 use crate::claims;
 use crate::commit::Place;
 use crate::commit::assemble::{Selection, finished};
-use crate::commit::dataset::{Dataset, LAYOUT};
+use crate::commit::dataset::{Dataset, LAYOUT, make_directories};
 use crate::commit::newest::{newest, newest_number};
 use crate::commit::publish::{publish, write_claims};
 use crate::commit::staging::{Staging, TakenOver, read_plan};
-use crate::config::JobConfig;
+use crate::config::{EngineConfig, JobConfig};
 use crate::engine::{Engine, attempts};
 use crate::error::Error;
 use crate::failpoint::failpoint;
 use crate::infer;
 use crate::layout::{Layout, StagingLayout};
 use crate::manifest::{LeftOut, Manifest};
+use crate::memory::TaskMemory;
 use crate::plan::{Plan, PlanRequest, fingerprint, plan};
 use crate::progress::Progress;
 use crate::schema::TableSchema;
@@ -159,7 +160,7 @@ impl Load {
 
     async fn dataset(&self, place: &Place, client: &Client) -> Result<Dataset, Error> {
         if let Some(dataset) = Dataset::read(place).await? {
-            dataset.make_directories(place).await?;
+            make_directories(place).await?;
             return Ok(dataset);
         }
         if !self.create {
@@ -357,7 +358,11 @@ impl Load {
             staging: staging.paths().clone(),
             plan: Arc::clone(&plan),
             client: driver.client.clone(),
-            prefetch_bytes: bytes(self.job.engine.prefetch_bytes),
+            memory: TaskMemory::new(
+                &self.job.engine,
+                engine.threads,
+                plan.parquet.row_group_bytes,
+            ),
             progress: Arc::clone(&self.progress),
         };
         let waiting = plan
@@ -374,7 +379,11 @@ impl Load {
         // fenced, and after the rename the run is published whatever became of the staging directory.
         let selection = Selection::choose(&plan, finished(&driver.place, staging, &plan).await?);
         if selection.reports.is_empty() && !plan.tasks.is_empty() {
-            return Ok(Outcome::OutOfTime);
+            // No task was done in time, or all of them lie in a directory that is another driver's now.
+            return match staging.is_there().await? {
+                true => Ok(Outcome::OutOfTime),
+                false => Err(staging.gone()),
+            };
         }
         selection.check_rejected(&plan)?;
         self.progress.assembling();
@@ -481,7 +490,7 @@ pub async fn run_task(
         staging,
         plan: Arc::clone(&plan),
         client,
-        prefetch_bytes: bytes(crate::config::EngineConfig::default().prefetch_bytes),
+        memory: TaskMemory::new(&EngineConfig::default(), 1, plan.parquet.row_group_bytes),
         progress,
     };
     let retries = usize::try_from(attempts_allowed.saturating_sub(1)).unwrap_or(0);
@@ -559,7 +568,7 @@ fn client_config(job: &JobConfig) -> ClientConfig {
     }
 }
 
-fn planned_client_config(plan: &Plan) -> ClientConfig {
+pub(crate) fn planned_client_config(plan: &Plan) -> ClientConfig {
     ClientConfig {
         bootstrap: plan.source.brokers.clone(),
         client_id: format!("logferry-load-{}", plan.job),

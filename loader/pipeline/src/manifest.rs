@@ -77,25 +77,27 @@ pub struct OffsetCounts {
 }
 
 impl OffsetCounts {
-    /// All offsets accounted for.
+    /// All offsets accounted for. A manifest from outside may say anything: sums stop at the largest number.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.rows
-            + self.rejected
-            + self.tombstones_skipped
-            + self.aborted
-            + self.control
-            + self.holes
+            .saturating_add(self.rejected)
+            .saturating_add(self.tombstones_skipped)
+            .saturating_add(self.aborted)
+            .saturating_add(self.control)
+            .saturating_add(self.holes)
     }
 
     /// Adds another range's counts.
     pub const fn add(&mut self, other: &Self) {
-        self.rows += other.rows;
-        self.rejected += other.rejected;
-        self.tombstones_skipped += other.tombstones_skipped;
-        self.aborted += other.aborted;
-        self.control += other.control;
-        self.holes += other.holes;
+        self.rows = self.rows.saturating_add(other.rows);
+        self.rejected = self.rejected.saturating_add(other.rejected);
+        self.tombstones_skipped = self
+            .tombstones_skipped
+            .saturating_add(other.tombstones_skipped);
+        self.aborted = self.aborted.saturating_add(other.aborted);
+        self.control = self.control.saturating_add(other.control);
+        self.holes = self.holes.saturating_add(other.holes);
     }
 }
 

@@ -11,6 +11,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::error::Error;
+
 /// A kind of document with its format name and version.
 pub trait Document: Serialize + DeserializeOwned {
     /// Name of the format, the first field of every file.
@@ -90,8 +92,15 @@ pub fn spell_checksum(crc: u32) -> String {
 /// The bytes of a sealed document.
 ///
 /// # Errors
-/// Only when the value cannot be expressed as JSON (a map with keys that are not text).
-pub fn seal<D: Document>(document: &D) -> Result<Bytes, serde_json::Error> {
+/// [`Error::Internal`], only when the value cannot be expressed as JSON (a map with keys that are not text).
+pub fn seal<D: Document>(document: &D) -> Result<Bytes, Error> {
+    sealed(document).map_err(|source| Error::Internal {
+        what: format!("cannot write a {} as JSON", D::FORMAT),
+        source: Some(Box::new(source)),
+    })
+}
+
+fn sealed<D: Document>(document: &D) -> Result<Bytes, serde_json::Error> {
     let body = RawValue::from_string(serde_json::to_string_pretty(document)?)?;
     let envelope = EnvelopeOut {
         format: D::FORMAT,

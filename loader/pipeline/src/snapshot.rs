@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use broker_client::protocol::error_code::ErrorCode;
 use broker_client::protocol::ids::{TopicId, TopicName};
 use broker_client::{Client, EpochEnd, IsolationLevel, OffsetSpec, TopicMetadata};
+use futures::StreamExt as _;
 
 use crate::config::{Isolation, JobConfig, StartAt};
 use crate::error::Error;
@@ -126,6 +127,10 @@ struct Asker<'a> {
     complete_at_ms: Option<i64>,
 }
 
+/// Questions for leader epochs on their way at once.
+const EPOCHS_AT_ONCE: usize = 32;
+
+type Epochs = BTreeMap<i32, Result<Option<EpochEnd>, broker_client::Error>>;
 type Answers = BTreeMap<i32, Result<broker_client::ListedOffset, broker_client::Error>>;
 
 impl Asker<'_> {
@@ -152,6 +157,7 @@ impl Asker<'_> {
             Some(at) => self.list(topic, &led, OffsetSpec::Timestamp(at)).await?,
             None => Answers::new(),
         };
+        let mut epochs = self.previous_epochs(topic, &led).await;
         let sizes = self.sizes(topic).await;
         let policy = self.client.topic_config(topic, "cleanup.policy").await?;
 
@@ -159,7 +165,7 @@ impl Asker<'_> {
         for partition in all {
             let offsets = match (ends.remove(&partition), earliest.remove(&partition)) {
                 (Some(Ok(end)), Some(Ok(first))) => {
-                    let previous_epoch = self.previous_epoch(topic, partition).await;
+                    let previous_epoch = epochs.remove(&partition).transpose().map(Option::flatten);
                     let start_at = starts.remove(&partition).transpose();
                     let complete_until = complete.remove(&partition).transpose();
                     match (previous_epoch, start_at, complete_until) {
@@ -266,6 +272,16 @@ impl Asker<'_> {
             .into_iter()
             .map(|(p, answer)| (p, answer.map(|at| (at.offset >= 0).then_some(at.offset))))
             .collect())
+    }
+
+    /// Many at once: one after the other, a thousand partitions would wait for a thousand answers.
+    async fn previous_epochs(&self, topic: &TopicName, partitions: &[i32]) -> Epochs {
+        let asked = partitions.iter().copied();
+        let answers = asked.map(move |p| async move { (p, self.previous_epoch(topic, p).await) });
+        futures::stream::iter(answers)
+            .buffer_unordered(EPOCHS_AT_ONCE)
+            .collect()
+            .await
     }
 
     async fn previous_epoch(

@@ -9,8 +9,10 @@
 //! to `done`: whoever comes second finds the name taken and changes nothing.
 
 mod files;
+mod held;
 mod range;
 mod sink;
+mod spill;
 
 use std::sync::Arc;
 
@@ -20,22 +22,23 @@ use uuid::Uuid;
 
 use self::files::TaskFiles;
 use self::range::RangeReader;
+pub(crate) use self::range::records_of;
 use crate::commit::Place;
 use crate::commit::staging::fenced_if_gone;
 use crate::commit::steps;
 use crate::error::Error;
 use crate::failpoint::failpoint;
 use crate::layout::StagingLayout;
+use crate::memory::TaskMemory;
 use crate::plan::{Plan, Task};
-use crate::progress::Progress;
+use crate::progress::{Progress, Stage, StageClock};
 use crate::report::{AttemptReport, REPORT};
 use crate::sealed;
 use crate::transform::{Counts, RecordTransform};
 
-/// Rows after which decoded records are handed to the encoders.
+/// Rows after which decoded records are put in order, unless their bytes come first: as many as stay in
+/// the processor's caches meanwhile.
 const DRAIN_ROWS: usize = 16 * 1024;
-/// Bytes of record batches held before that, if they come first.
-const DRAIN_BYTES: usize = 16 << 20;
 
 /// What every attempt of a plan needs.
 #[derive(Debug, Clone)]
@@ -48,8 +51,8 @@ pub struct TaskContext {
     pub plan: Arc<Plan>,
     /// The source.
     pub client: Client,
-    /// Bytes fetched ahead.
-    pub prefetch_bytes: usize,
+    /// The task's part of the memory.
+    pub memory: TaskMemory,
     /// Who is told how far it is.
     pub progress: Arc<dyn Progress>,
 }
@@ -130,12 +133,21 @@ async fn write_files(
     directory: &StorePath,
 ) -> Result<AttemptReport, Error> {
     let plan = &context.plan;
-    let mut transform = RecordTransform::new(Arc::new(plan.transform_spec()))?;
+    let memory = &context.memory;
+    let mut transform = RecordTransform::new(Arc::new(plan.transform_spec()))?
+        .with_max_pending(2 * memory.pending_bytes);
     let mut files = TaskFiles::new(context, task, directory.clone(), &transform);
     let mut ranges = Vec::with_capacity(task.ranges.len());
+    let mut clock = StageClock::start(&*context.progress);
     for range in &task.ranges {
         let mut reader = RangeReader::new(context, range);
         while let Some(records) = reader.next().await? {
+            clock.lap(Stage::Unpack);
+            let size = records.records.size_in_bytes();
+            let _oversize = memory.admit(size).await;
+            if memory.is_oversize(size) {
+                files.make_room(size)?;
+            }
             let mut wanted = records.wanted;
             while let Some(left) = transform.push(
                 range.topic.as_str(),
@@ -143,18 +155,25 @@ async fn write_files(
                 &records.records,
                 wanted.clone(),
             )? {
-                files.write(transform.drain()?).await?;
+                clock.lap(Stage::Decode);
+                drain(&mut transform, &mut files, &mut clock).await?;
                 wanted.start = left;
             }
-            if transform.rows_pending() >= DRAIN_ROWS || transform.bytes_pending() >= DRAIN_BYTES {
-                files.write(transform.drain()?).await?;
+            // A large batch is not kept while its rows are written.
+            drop(records.records);
+            clock.lap(Stage::Decode);
+            if transform.rows_pending() >= DRAIN_ROWS
+                || transform.bytes_pending() >= memory.pending_bytes
+            {
+                drain(&mut transform, &mut files, &mut clock).await?;
             }
         }
         ranges.push(reader.finish()?);
     }
-    files.write(transform.drain()?).await?;
+    drain(&mut transform, &mut files, &mut clock).await?;
     failpoint!("task.written");
     let written = files.close().await?;
+    clock.lap(Stage::Encode);
     for range in &mut ranges {
         let nothing = Counts::default();
         let counts = written
@@ -171,4 +190,17 @@ async fn write_files(
         unknown_fields: written.counts.values().map(|c| c.unknown_fields).sum(),
         event_time_from: written.event_time_from,
     })
+}
+
+/// Puts what is decoded in order and hands it to the files.
+async fn drain(
+    transform: &mut RecordTransform,
+    files: &mut TaskFiles<'_>,
+    clock: &mut StageClock<'_>,
+) -> Result<(), Error> {
+    let chunk = transform.drain()?;
+    clock.lap(Stage::Group);
+    files.write(chunk).await?;
+    clock.lap(Stage::Encode);
+    Ok(())
 }

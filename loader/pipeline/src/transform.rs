@@ -1,8 +1,8 @@
-//! Kafka records to Arrow batches, one per output directory: decode, group, set aside, count.
+//! Kafka records to Arrow rows, sorted by output directory: decode, group, set aside, count.
 //!
 //! ```text
 //! push(topic, partition, records, wanted)            drain()
-//!   ├─ value ─► JsonDecoder ─► row ─────────────────► Partitioner ─► one batch per directory
+//!   ├─ value ─► JsonDecoder ─► row ─────────────────► Partitioner ─► rows in order of directories
 //!   ├─ bad, or a tombstone by policy ───────────────► rejected batch, in input order
 //!   └─ offset, timestamp, key ─► coordinate columns
 //! ```
@@ -17,10 +17,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_array::{
-    ArrayRef, Int32Array, Int64Array, RecordBatch, StringArray, TimestampMillisecondArray,
-};
-use arrow_buffer::{Buffer, OffsetBuffer, ScalarBuffer};
+use arrow_array::builder::StringBuilder;
+use arrow_array::{ArrayRef, Int32Array, Int64Array, RecordBatch, TimestampMillisecondArray};
+use arrow_buffer::ScalarBuffer;
 use arrow_schema::{ArrowError, SchemaRef};
 use broker_client::protocol::record::{self, Record, Records};
 use serde::{Deserialize, Serialize};
@@ -29,7 +28,7 @@ use thiserror::Error;
 pub use groups::{GroupRows, PartitionSpan};
 pub use policy::{BadRecordPolicy, PolicyProblem, RecordPolicy, TombstonePolicy};
 
-use crate::decode::builder::ColumnBuilder;
+use crate::decode::builder::{ColumnBuilder, take_with_room};
 use crate::decode::json::JsonDecoder;
 use crate::partitioner::{Assignment, Grouping, GroupingProblems, Partitioner};
 use crate::rejected::RejectedBuilder;
@@ -118,7 +117,9 @@ pub struct RejectSample {
 /// What [`RecordTransform::drain`] hands out.
 #[derive(Debug)]
 pub struct Chunk {
-    /// Rows per directory, in order of their first row; rows in input order.
+    /// The rows, those of one directory beside each other.
+    pub rows: RecordBatch,
+    /// The directories, in order of their first row.
     pub groups: Vec<GroupRows>,
     /// Records set aside, in input order, in the schema of
     /// [`rejected_schema`](crate::rejected::rejected_schema).
@@ -189,6 +190,14 @@ pub enum TransformError {
     Arrow(#[from] ArrowError),
 }
 
+impl Chunk {
+    /// The rows of one of its groups.
+    #[must_use]
+    pub fn rows_of(&self, group: &GroupRows) -> RecordBatch {
+        self.rows.slice(group.rows.start, group.rows.len())
+    }
+}
+
 /// Decodes and groups the records of one task, piece by piece. CPU-bound: run it off the runtime's
 /// threads.
 ///
@@ -217,6 +226,12 @@ struct Piece {
     partition: i32,
     records: Records,
     rows: Range<usize>,
+}
+
+impl Piece {
+    fn run(&self) -> (&str, i32, usize) {
+        (&self.topic, self.partition, self.rows.len())
+    }
 }
 
 /// Coordinates of each row.
@@ -485,8 +500,8 @@ impl RecordTransform {
     pub fn drain(&mut self) -> Result<Chunk, TransformError> {
         let mut columns = self.decoder.finish()?;
         let pieces = std::mem::take(&mut self.pieces);
-        let offsets = std::mem::take(&mut self.rows.offsets);
-        let timestamps = std::mem::take(&mut self.rows.timestamps);
+        let offsets = ScalarBuffer::from(take_with_room(&mut self.rows.offsets));
+        let timestamps = take_with_room(&mut self.rows.timestamps);
         let mut rejects = std::mem::take(&mut self.rejects);
         let mut counts = std::mem::take(&mut self.counts);
         self.pending = Pending::default();
@@ -498,7 +513,8 @@ impl RecordTransform {
         self.count_rows(&assignment, &pieces, &mut counts);
         if let Some(keys) = &mut self.rows.keys {
             let keys = keys.finish()?;
-            columns.extend(coordinates(&pieces, &offsets, timestamps)?);
+            let runs = pieces.iter().map(Piece::run).collect::<Vec<_>>();
+            columns.extend(coordinates(&runs, offsets.clone(), timestamps)?);
             columns.push(keys);
         }
         let batch = RecordBatch::try_new_with_options(
@@ -507,9 +523,10 @@ impl RecordTransform {
             &arrow_array::RecordBatchOptions::new().with_row_count(Some(offsets.len())),
         )?;
         let spans = groups::Spans::new(&pieces, &offsets);
-        let groups = groups::split(&batch, &assignment, &spans)?;
+        let (rows, groups) = groups::sort(batch, &assignment, &spans)?;
         let (rejected, samples) = rejected(&pieces, rejects)?;
         Ok(Chunk {
+            rows,
             groups,
             rejected,
             samples,
@@ -587,28 +604,34 @@ impl RecordTransform {
     }
 }
 
-/// Topic, partition, offset and timestamp columns; the key follows.
-fn coordinates(
-    pieces: &[Piece],
-    offsets: &[i64],
+/// Topic, partition, offset and timestamp columns of runs of rows, each of one topic and partition; the key
+/// follows.
+pub(crate) fn coordinates(
+    runs: &[(&str, i32, usize)],
+    offsets: ScalarBuffer<i64>,
     timestamps: Vec<i64>,
 ) -> Result<Vec<ArrayRef>, ArrowError> {
-    let mut topic_ends: Vec<i32> = Vec::with_capacity(offsets.len() + 1);
-    topic_ends.push(0);
-    let mut topics: Vec<u8> = Vec::new();
-    let mut partitions: Vec<i32> = Vec::with_capacity(offsets.len());
-    for piece in pieces {
-        for _ in piece.rows.clone() {
-            topics.extend_from_slice(piece.topic.as_bytes());
-            topic_ends.push(
-                i32::try_from(topics.len())
-                    .map_err(|_| ArrowError::OffsetOverflowError(topics.len()))?,
-            );
-            partitions.push(piece.partition);
-        }
+    let rows = offsets.len();
+    let bytes = runs.iter().map(|(topic, _, rows)| topic.len() * rows).sum();
+    if i32::try_from(bytes).is_err() {
+        return Err(ArrowError::OffsetOverflowError(bytes));
     }
-    let topic_ends = OffsetBuffer::new(ScalarBuffer::from(topic_ends));
-    let topics = StringArray::try_new(topic_ends, Buffer::from_vec(topics), None)?;
+    let mut topics = StringBuilder::with_capacity(rows, bytes);
+    let mut partitions: Vec<i32> = Vec::with_capacity(rows);
+    for (topic, partition, rows) in runs {
+        topics.append_value_n(topic, *rows);
+        partitions.extend(std::iter::repeat_n(*partition, *rows));
+    }
+    Ok(vec![
+        Arc::new(topics.finish()),
+        Arc::new(Int32Array::from(partitions)),
+        Arc::new(Int64Array::new(offsets, None)),
+        Arc::new(record_timestamps(timestamps)),
+    ])
+}
+
+/// Milliseconds since 1970; null for -1, which is none.
+fn record_timestamps(timestamps: Vec<i64>) -> TimestampMillisecondArray {
     let timestamps = if timestamps.contains(&-1) {
         timestamps
             .into_iter()
@@ -617,12 +640,7 @@ fn coordinates(
     } else {
         TimestampMillisecondArray::from(timestamps)
     };
-    Ok(vec![
-        Arc::new(topics),
-        Arc::new(Int32Array::from(partitions)),
-        Arc::new(Int64Array::from(offsets.to_vec())),
-        Arc::new(timestamps.with_timezone("UTC")),
-    ])
+    timestamps.with_timezone("UTC")
 }
 
 /// Copies the rejected records out of their pieces; `rejects` are in input order.

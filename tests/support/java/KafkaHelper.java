@@ -1,4 +1,6 @@
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
@@ -51,8 +53,10 @@ public final class KafkaHelper {
                         .all().get();
                 break;
             case "offsets": offsets(partition(a)); break;
+            case "leader": leader(partition(a)); break;
             case "produce": produce(a, null); break;
-            case "transaction": produce(a, a.get(5)); break;
+            case "transaction": produce(a, a.get(4)); break;
+            case "finish-transactions": finish(a.get(1)); break;
             default: throw new IllegalArgumentException("unknown command " + a.get(0));
         }
         return 0;
@@ -116,10 +120,15 @@ public final class KafkaHelper {
         return admin.listOffsets(Map.of(partition, spec)).partitionResult(partition).get().offset();
     }
 
+    /** leader TOPIC PARTITION prints the node id. */
+    private static void leader(TopicPartition partition) throws Exception {
+        System.out.print(admin.describeTopics(List.of(partition.topic())).allTopicNames().get()
+                .get(partition.topic()).partitions().get(partition.partition()).leader().id());
+    }
+
     /**
-     * produce TOPIC PARTITION COUNT VALUE-PREFIX COMPRESSION [TIMESTAMP-MS] and
-     * transaction TOPIC PARTITION COUNT VALUE-PREFIX commit|abort|open; record i has the value PREFIX + i.
-     * Prints "FIRST LAST", the first and last offset, nothing for no records.
+     * produce TOPIC PARTITION FILE COMPRESSION [TIMESTAMP-MS] and transaction TOPIC PARTITION FILE commit|abort|open;
+     * each line of the file is a value. Prints "FIRST LAST", the first and last offset, nothing for no records.
      */
     private static void produce(List<String> a, String end) throws Exception {
         Properties p = new Properties();
@@ -128,12 +137,12 @@ public final class KafkaHelper {
         p.put(ProducerConfig.VALUE_SERIALIZER_CLASS_CONFIG, ByteArraySerializer.class.getName());
         p.put(ProducerConfig.LINGER_MS_CONFIG, "5");
         if (end == null) {
-            p.put(ProducerConfig.COMPRESSION_TYPE_CONFIG, a.get(5));
+            p.put(ProducerConfig.COMPRESSION_TYPE_CONFIG, a.get(4));
         } else {
             p.put(ProducerConfig.TRANSACTIONAL_ID_CONFIG, "test-" + UUID.randomUUID());
             p.put(ProducerConfig.TRANSACTION_TIMEOUT_CONFIG, "600000");
         }
-        Long timestamp = a.size() > 6 ? Long.valueOf(a.get(6)) : null;
+        Long timestamp = a.size() > 5 ? Long.valueOf(a.get(5)) : null;
         KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(p);
         boolean keep = "open".equals(end);
         try {
@@ -142,11 +151,9 @@ public final class KafkaHelper {
                 producer.beginTransaction();
             }
             List<Future<RecordMetadata>> sent = new ArrayList<>();
-            int count = Integer.parseInt(a.get(3));
-            for (int i = 0; i < count; i++) {
-                byte[] value = (a.get(4) + i).getBytes(StandardCharsets.UTF_8);
-                sent.add(producer.send(new ProducerRecord<>(
-                        a.get(1), Integer.parseInt(a.get(2)), timestamp, null, value)));
+            for (String value : Files.readAllLines(Path.of(a.get(3)))) {
+                sent.add(producer.send(new ProducerRecord<>(a.get(1), Integer.parseInt(a.get(2)), timestamp, null,
+                        value.getBytes(StandardCharsets.UTF_8))));
             }
             producer.flush();
             if ("commit".equals(end)) {
@@ -154,8 +161,8 @@ public final class KafkaHelper {
             } else if ("abort".equals(end)) {
                 producer.abortTransaction();
             }
-            if (count > 0) {
-                System.out.print(sent.get(0).get().offset() + " " + sent.get(count - 1).get().offset());
+            if (!sent.isEmpty()) {
+                System.out.print(sent.get(0).get().offset() + " " + sent.get(sent.size() - 1).get().offset());
             }
             if (keep) {
                 OPEN.add(producer);
@@ -165,5 +172,18 @@ public final class KafkaHelper {
                 producer.close();
             }
         }
+    }
+
+    /** finish-transactions commit|abort ends all open ones. */
+    private static void finish(String end) {
+        for (KafkaProducer<byte[], byte[]> producer : OPEN) {
+            if ("commit".equals(end)) {
+                producer.commitTransaction();
+            } else {
+                producer.abortTransaction();
+            }
+            producer.close();
+        }
+        OPEN.clear();
     }
 }

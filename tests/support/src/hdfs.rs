@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::java::{Answer, Helper, compile, java};
 use crate::process::{Process, Scratch, pause_for, tail};
 use crate::service::{LazyHelper, read_note, write_note};
+use crate::webhdfs::WebHdfs;
 use crate::{jars, net};
 
 /// From the start of the JVMs to all `DataNodes` live and out of safe mode; 4 to 8 s on an idle machine of two
@@ -18,6 +19,8 @@ use crate::{jars, net};
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 const STOP_PATIENCE: Duration = Duration::from_secs(15);
+
+const REGISTERED_LINE: &str = "successfully registered with NN";
 
 const LOG4J: &str = "\
 log4j.rootLogger=INFO,console
@@ -31,6 +34,12 @@ log4j.logger.org.apache.hadoop.util.NativeCodeLoader=ERROR
 /// The web interface looks for these on the class path, and no jar has them.
 const WEB_APPS: &[&str] = &["static", "hdfs", "datanode"];
 
+/// Where `DataNodes` are looked for.
+const KNOWN_HOST: &str = "127.0.0.1";
+
+/// Where `DataNodes` behind proxies listen.
+const HIDDEN_HOST: &str = "127.0.0.2";
+
 /// What kind of cluster to start.
 #[derive(Debug, Clone)]
 pub struct HdfsOptions {
@@ -38,6 +47,9 @@ pub struct HdfsOptions {
     pub datanodes: usize,
     /// Properties for `hdfs-site.xml` (servers and clients) beside the usual ones.
     pub properties: Vec<(String, String)>,
+    /// Lets the `DataNodes` listen on another loopback address than the one they are known under, for a
+    /// [`crate::TcpProxy`] before each: see [`Hdfs::datanode_endpoints`]. Until they are there, nothing can be written.
+    pub proxied: bool,
 }
 
 impl Default for HdfsOptions {
@@ -45,6 +57,7 @@ impl Default for HdfsOptions {
         Self {
             datanodes: 3,
             properties: Vec::new(),
+            proxied: false,
         }
     }
 }
@@ -68,6 +81,7 @@ pub struct Hdfs {
     http_port: u16,
     /// Per DataNode: data, HTTP, IPC.
     datanode_ports: Vec<[u16; 3]>,
+    datanode_host: &'static str,
     jars: PathBuf,
     folder: PathBuf,
     /// After the processes, because it is dropped after them.
@@ -100,6 +114,7 @@ impl Hdfs {
             rpc_port: read_note(folder, "rpc_port")?.parse()?,
             http_port: read_note(folder, "http_port")?.parse()?,
             datanode_ports: Vec::new(),
+            datanode_host: KNOWN_HOST,
             jars: PathBuf::from(read_note(folder, "jars")?),
             folder: folder.to_owned(),
             _scratch: None,
@@ -119,6 +134,11 @@ impl Hdfs {
             rpc_port: *rpc_port,
             http_port: *http_port,
             datanode_ports: rest.as_chunks().0.to_vec(),
+            datanode_host: if options.proxied {
+                HIDDEN_HOST
+            } else {
+                KNOWN_HOST
+            },
             jars: jars.to_owned(),
             folder: scratch.path().to_owned(),
             _scratch: Some(scratch),
@@ -197,7 +217,10 @@ impl Hdfs {
         command.current_dir(&self.folder);
         let name = match node {
             HdfsNode::NameNode => {
-                command.arg("org.apache.hadoop.hdfs.server.namenode.NameNode");
+                command
+                    // Its web interface for files needs this since Java 16.
+                    .args(["--add-opens", "java.base/java.lang=ALL-UNNAMED"])
+                    .arg("org.apache.hadoop.hdfs.server.namenode.NameNode");
                 "namenode".to_owned()
             }
             HdfsNode::DataNode(index) => {
@@ -209,7 +232,10 @@ impl Hdfs {
                         "-Ddfs.datanode.data.dir=file://{}/datanode{index}",
                         self.folder.display()
                     ))
-                    .arg(format!("-Ddfs.datanode.address=127.0.0.1:{data}"))
+                    .arg(format!(
+                        "-Ddfs.datanode.address={}:{data}",
+                        self.datanode_host
+                    ))
                     .arg(format!("-Ddfs.datanode.http.address=127.0.0.1:{http}"))
                     .arg(format!("-Ddfs.datanode.ipc.address=127.0.0.1:{ipc}"));
                 format!("datanode{index}")
@@ -236,6 +262,7 @@ impl Hdfs {
             if status.as_ref().is_ok_and(|status| {
                 status.live_datanodes == datanodes && status.safe_mode.is_none()
             }) && self.datanodes_listen()
+                && self.have_registered()?
             {
                 return Ok(());
             }
@@ -271,6 +298,17 @@ impl Hdfs {
             .zip(&self.datanode_ports)
             .filter(|(process, _)| process.as_ref().is_some_and(Process::is_running))
             .all(|(_, [data, ..])| listens(*data))
+    }
+
+    /// Whether every DataNode that runs has registered since it was started: for some seconds, the NameNode
+    /// takes one that was killed for live.
+    fn have_registered(&self) -> Result<bool> {
+        for process in self.datanodes.iter().flatten().filter(|p| p.is_running()) {
+            if !process.output()?.contains(REGISTERED_LINE) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// What the NameNode says of itself (`/jmx`); answers within milliseconds.
@@ -331,6 +369,20 @@ impl Hdfs {
     /// How many `DataNodes` it was started with; 0 on a shared cluster that another process started.
     pub fn datanodes(&self) -> usize {
         self.datanodes.len()
+    }
+
+    /// Per DataNode: the port where its proxy should listen (on 127.0.0.1), and the address to pass on to. The
+    /// NameNode knows a DataNode by the address it registers from and the port it listens on.
+    pub fn datanode_endpoints(&self) -> Vec<(u16, String)> {
+        let ports = self.datanode_ports.iter();
+        ports
+            .map(|[data, ..]| (*data, format!("{}:{data}", self.datanode_host)))
+            .collect()
+    }
+
+    /// Its files by HTTP, beside all proxies; may be used from another thread.
+    pub fn web(&self) -> WebHdfs {
+        WebHdfs::new(self.http_port)
     }
 
     /// The file system's address, `hdfs://host:port`, without a trailing slash.

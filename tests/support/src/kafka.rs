@@ -1,6 +1,7 @@
 //! A real Apache Kafka: one or three KRaft nodes, each broker and controller, on the loopback address.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -321,22 +322,33 @@ impl Kafka {
         partition: i32,
         records: &TestRecords<'_>,
     ) -> Result<(i64, i64)> {
-        let (partition, count) = (partition.to_string(), records.count.to_string());
-        let TestRecords {
-            prefix,
-            compression,
-            ..
-        } = records;
-        let mut command = vec!["produce", topic, &partition, &count, prefix, compression];
+        let values = numbered(records.prefix, records.count);
         let timestamp = records
             .timestamp_ms
             .map(|timestamp_ms| timestamp_ms.to_string());
-        command.extend(timestamp.as_deref());
-        two_numbers(&self.call(&command)?)
+        let mut how = vec![records.compression];
+        how.extend(timestamp.as_deref());
+        self.send("produce", topic, partition, &values, &how)
     }
 
-    /// Produces `count` records, record `i` with the value `prefix` + `i`, in a transaction that ends as told. Both ends append a control record, too. An
-    /// open transaction holds the last stable offset back until [`Self::abandon_transactions`].
+    /// Produces these values with the Java client (idempotent, all replicas acknowledge), without keys. Returns
+    /// the first and the last offset; those between are theirs, too, if nobody else writes to the partition.
+    ///
+    /// # Errors
+    /// Kafka's, in its words; also if there are no values, or one holds a line end.
+    pub fn produce_values(
+        &self,
+        topic: &str,
+        partition: i32,
+        values: &[String],
+        compression: &str,
+    ) -> Result<(i64, i64)> {
+        self.send("produce", topic, partition, values, &[compression])
+    }
+
+    /// Produces `count` records, record `i` with the value `prefix` + `i`, in a transaction that ends as told. Both
+    /// ends append a control record, too. An open transaction holds the last stable offset back until
+    /// [`Self::finish_transactions`] or [`Self::abandon_transactions`].
     ///
     /// # Errors
     /// Kafka's, in its words; also if `count` is 0.
@@ -348,13 +360,63 @@ impl Kafka {
         prefix: &str,
         end: TransactionEnd,
     ) -> Result<(i64, i64)> {
-        let end = match end {
-            TransactionEnd::Commit => "commit",
-            TransactionEnd::Abort => "abort",
-            TransactionEnd::Open => "open",
-        };
-        let (partition, count) = (partition.to_string(), count.to_string());
-        two_numbers(&self.call(&["transaction", topic, &partition, &count, prefix, end])?)
+        self.transaction_of(topic, partition, &numbered(prefix, count), end)
+    }
+
+    /// As [`Self::transaction`], with these values.
+    ///
+    /// # Errors
+    /// Kafka's, in its words; also if there are no values, or one holds a line end.
+    pub fn transaction_of(
+        &self,
+        topic: &str,
+        partition: i32,
+        values: &[String],
+        end: TransactionEnd,
+    ) -> Result<(i64, i64)> {
+        self.send("transaction", topic, partition, values, &[end.word()])
+    }
+
+    /// Ends all open transactions, by [`TransactionEnd::Commit`] or [`TransactionEnd::Abort`].
+    ///
+    /// # Errors
+    /// Kafka's, in its words.
+    pub fn finish_transactions(&self, end: TransactionEnd) -> Result<()> {
+        self.call(&["finish-transactions", end.word()]).map(drop)
+    }
+
+    /// The values go by way of a file, a line each.
+    fn send(
+        &self,
+        command: &str,
+        topic: &str,
+        partition: i32,
+        values: &[String],
+        how: &[&str],
+    ) -> Result<(i64, i64)> {
+        ensure!(
+            !values.iter().any(|value| value.contains(['\n', '\r'])),
+            "a value with a line end"
+        );
+        let mut file = tempfile::NamedTempFile::new()?;
+        for value in values {
+            writeln!(file, "{value}")?;
+        }
+        let (partition, path) = (partition.to_string(), file.path().display().to_string());
+        let mut arguments = vec![command, topic, &partition, &path];
+        arguments.extend(how);
+        two_numbers(&self.call(&arguments)?)
+    }
+
+    /// The node that leads a partition; nodes count from 0.
+    ///
+    /// # Errors
+    /// Kafka's, in its words; also if none does now.
+    pub fn leader(&self, topic: &str, partition: i32) -> Result<usize> {
+        let id: usize = self
+            .call(&["leader", topic, &partition.to_string()])?
+            .parse()?;
+        id.checked_sub(1).context("node ids begin with 1")
     }
 
     /// Kills the producers of open transactions; the transactions stay open until their time-out (10 min).
@@ -428,8 +490,24 @@ impl Kafka {
     /// # Errors
     /// If there is no such node or it does not come up.
     pub fn restart(&mut self, node: usize) -> Result<()> {
+        self.relaunch(node)?;
+        self.wait_ready(node)
+    }
+
+    /// As [`Self::restart`], without waiting: see [`Self::wait_ready`].
+    ///
+    /// # Errors
+    /// If there is no such node.
+    pub fn relaunch(&mut self, node: usize) -> Result<()> {
         self.process(node)?.terminate(STOP_PATIENCE)?;
-        self.launch(node)?;
+        self.launch(node)
+    }
+
+    /// Waits until a node that was started serves.
+    ///
+    /// # Errors
+    /// If there is no such node or it does not come up.
+    pub fn wait_ready(&self, node: usize) -> Result<()> {
         self.nodes.get(node).context("no such node")?.wait_ready()
     }
 
@@ -486,6 +564,16 @@ pub enum TransactionEnd {
     Abort,
     /// Not at all: its records are there, and no reader of committed data may see them or what follows.
     Open,
+}
+
+impl TransactionEnd {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Commit => "commit",
+            Self::Abort => "abort",
+            Self::Open => "open",
+        }
+    }
 }
 
 impl Node {
@@ -564,6 +652,10 @@ fn succeeded(what: &str, output: Output) -> Result<Output> {
         );
     }
     Ok(output)
+}
+
+fn numbered(prefix: &str, count: usize) -> Vec<String> {
+    (0..count).map(|i| format!("{prefix}{i}")).collect()
 }
 
 fn two_numbers(printed: &str) -> Result<(i64, i64)> {

@@ -25,6 +25,7 @@ mod proxy;
 mod python;
 mod service;
 mod tmpfs;
+mod webhdfs;
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -39,6 +40,7 @@ pub use process::{Process, Scratch};
 pub use proxy::{Fault, TcpProxy};
 pub use python::{Python, python};
 pub use tmpfs::Tmpfs;
+pub use webhdfs::{WebEntry, WebHdfs};
 
 /// Names the folder of a running Kafka, as `test-services` prints it.
 pub const KAFKA_VARIABLE: &str = "LOGFERRY_TEST_KAFKA";

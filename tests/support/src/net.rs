@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 /// Below Linux's range for outgoing connections (from 32768), so that no client takes a server's port while
 /// the server restarts.
@@ -48,6 +48,16 @@ pub(crate) fn random() -> u64 {
 /// # Errors
 /// If the server does not answer within 5 s, or not with status 200.
 pub(crate) fn http_get(port: u16, path: &str) -> Result<String> {
+    let (status, body) = http(port, path)?;
+    ensure!(status == 200, "GET {path}: {status}");
+    Ok(body)
+}
+
+/// Status and body of the answer to `GET path`.
+///
+/// # Errors
+/// If the server does not answer within 5 s.
+pub(crate) fn http(port: u16, path: &str) -> Result<(u16, String)> {
     let limit = Duration::from_secs(5);
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut stream = TcpStream::connect_timeout(&address, limit)?;
@@ -58,9 +68,6 @@ pub(crate) fn http_get(port: u16, path: &str) -> Result<String> {
     stream.read_to_end(&mut answer)?;
     let answer = String::from_utf8_lossy(&answer);
     let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP answer")?;
-    let status = head.lines().next().unwrap_or_default();
-    if status.split(' ').nth(1) != Some("200") {
-        bail!("GET {path}: {status}");
-    }
-    Ok(body.to_owned())
+    let status = head.split(' ').nth(1).context("no HTTP status")?;
+    Ok((status.parse()?, body.to_owned()))
 }

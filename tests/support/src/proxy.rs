@@ -215,11 +215,23 @@ async fn connect(
         faults,
         count: &counts.answers,
     };
-    // Either end closes both.
+    // An end that has sent all may still listen (HDFS clients do); a fault or an error closes both.
+    let requests = requests.run(from_client, to_server);
+    let answers = answers.run(from_server, to_client);
+    tokio::pin!(requests, answers);
     tokio::select! {
-        _ = requests.run(from_client, to_server) => {}
-        _ = answers.run(from_server, to_client) => {}
+        end = &mut requests => if let Ok(End::AllSent) = end { answers.await.ok(); },
+        end = &mut answers => if let Ok(End::AllSent) = end { requests.await.ok(); },
     }
+}
+
+/// How one direction ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The sender closed its side, which the receiver was told.
+    AllSent,
+    /// A fault cut the connection.
+    Cut,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -235,19 +247,20 @@ struct Pump<'a> {
 }
 
 impl Pump<'_> {
-    /// Ends when the reader does, when a fault cuts the connection, or with the writer's error.
+    /// Ends when the sender does, when a fault cuts the connection, or with an error.
     async fn run(
         mut self,
         mut from: impl AsyncReadExt + Unpin,
         mut to: impl AsyncWriteExt + Unpin,
-    ) -> io::Result<()> {
+    ) -> io::Result<End> {
         let mut buffer = Vec::with_capacity(BUFFER_BYTES);
         let mut fault = Fault::None;
         let mut passed_under_fault = 0;
         loop {
             buffer.clear();
             if from.read_buf(&mut buffer).await? == 0 {
-                return Ok(());
+                to.shutdown().await?;
+                return Ok(End::AllSent);
             }
             if self.direction == Direction::Answers {
                 self.count_bytes(buffer.len());
@@ -288,7 +301,7 @@ impl Pump<'_> {
             }
             if allowed.is_some_and(|bytes| bytes <= length as u64) {
                 to.flush().await?;
-                return Ok(());
+                return Ok(End::Cut);
             }
         }
     }

@@ -54,6 +54,29 @@ async fn without_a_fault_bytes_pass_both_ways() {
 }
 
 #[tokio::test]
+async fn a_client_that_has_sent_all_still_gets_the_answer() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let proxy = TcpProxy::start(&address).await.unwrap();
+    let server = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).await.unwrap();
+        stream.write_all(&all).await.unwrap();
+    };
+    let client = async {
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        stream.write_all(b"all").await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        answer
+    };
+    let both = async { tokio::join!(server, client) };
+    assert_eq!(timeout(PATIENCE, both).await.unwrap().1, b"all");
+}
+
+#[tokio::test]
 async fn cut_answers_end_the_connection_after_exactly_so_many_bytes() {
     let (proxy, _server) = echo().await.unwrap();
     let mut stream = TcpStream::connect(proxy.address()).await.unwrap();

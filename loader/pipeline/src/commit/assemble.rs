@@ -390,11 +390,7 @@ impl Assembly<'_> {
 
     /// Manifest and `_SUCCESS` are written beside `out-N`, closed, and renamed into it.
     async fn write_documents(&self, manifest: &Manifest) -> Result<(), Error> {
-        let bytes = sealed::seal(manifest).map_err(|source| Error::Internal {
-            what: "cannot write the manifest as JSON".to_owned(),
-            source: Some(Box::new(source)),
-        })?;
-        self.write_beside(MANIFEST, bytes).await?;
+        self.write_beside(MANIFEST, sealed::seal(manifest)?).await?;
         failpoint!("assemble.manifest_in");
         self.write_beside(SUCCESS, Bytes::new()).await
     }
@@ -422,7 +418,7 @@ impl Assembly<'_> {
 
     /// The exact set of names and lengths in `out-N` is what the manifest says.
     async fn compare(&self, manifest: &Manifest) -> Result<(), Error> {
-        let found = list_files(self.place, &self.out).await?;
+        let found = list_files(self.place, &self.out).await?.files;
         let mut expected: BTreeMap<String, Option<u64>> = manifest
             .files
             .iter()
@@ -453,26 +449,35 @@ impl Assembly<'_> {
     }
 }
 
-/// All files below `directory`, by their path below it, with their lengths.
+/// Everything below a directory, by its path below it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Tree {
+    /// Files with their lengths.
+    pub files: BTreeMap<String, u64>,
+    /// Directories, empty ones too.
+    pub directories: BTreeSet<String>,
+}
+
+/// Lists all that is below `directory`.
 ///
 /// # Errors
 /// Whatever the store says.
-pub async fn list_files(
-    place: &Place,
-    directory: &StorePath,
-) -> Result<BTreeMap<String, u64>, Error> {
-    let mut files = BTreeMap::new();
+pub async fn list_files(place: &Place, directory: &StorePath) -> Result<Tree, Error> {
+    let mut tree = Tree::default();
     let mut open = vec![(directory.clone(), String::new())];
     while let Some((at, prefix)) = open.pop() {
         for entry in place.store.list(&at).await? {
             let path = format!("{prefix}{}", entry.path.name());
             match entry.kind {
-                EntryKind::Directory => open.push((entry.path.clone(), format!("{path}/"))),
+                EntryKind::Directory => {
+                    open.push((entry.path.clone(), format!("{path}/")));
+                    tree.directories.insert(path);
+                }
                 EntryKind::File => {
-                    files.insert(path, entry.len);
+                    tree.files.insert(path, entry.len);
                 }
             }
         }
     }
-    Ok(files)
+    Ok(tree)
 }

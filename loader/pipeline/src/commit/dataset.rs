@@ -75,12 +75,9 @@ impl Dataset {
             });
         }
         let store = &place.store;
-        self.make_directories(place).await?;
+        make_directories(place).await?;
         failpoint!("dataset.directories");
-        let bytes = sealed::seal(&self).map_err(|source| Error::Internal {
-            what: "cannot write dataset.json".to_owned(),
-            source: Some(Box::new(source)),
-        })?;
+        let bytes = sealed::seal(&self)?;
         let hidden = place.layout.hidden();
         let beside = steps::write_beside(&**store, &hidden, BESIDE, &bytes).await?;
         failpoint!("dataset.beside");
@@ -95,19 +92,6 @@ impl Dataset {
             }
             Err(error) => Err(error.into()),
         }
-    }
-
-    /// Makes the working directories where they are missing: nothing in them is needed to go on.
-    ///
-    /// # Errors
-    /// Whatever the store says.
-    pub async fn make_directories(&self, place: &Place) -> Result<(), Error> {
-        for directory in [place.layout.all_staging(), place.layout.trash()] {
-            if place.store.stat(&directory).await?.is_none() {
-                steps::make_directories(&*place.store, &directory).await?;
-            }
-        }
-        Ok(())
     }
 
     /// What in the job contradicts what is pinned.
@@ -139,4 +123,17 @@ impl Dataset {
         }
         problems
     }
+}
+
+/// Makes the working directories where they are missing: nothing in them is needed to go on.
+///
+/// # Errors
+/// Whatever the store says.
+pub async fn make_directories(place: &Place) -> Result<(), Error> {
+    for directory in [place.layout.all_staging(), place.layout.trash()] {
+        if place.store.stat(&directory).await?.is_none() {
+            steps::make_directories(&*place.store, &directory).await?;
+        }
+    }
+    Ok(())
 }

@@ -187,12 +187,7 @@ impl Publisher<'_> {
                 return Ok(Outcome::Published(number));
             }
         }
-        Err(Error::Fenced {
-            what: format!(
-                "{} was taken over or cleared away",
-                self.staging.paths().directory()
-            ),
-        })
+        Err(self.staging.gone())
     }
 }
 

@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::Place;
-use super::newest::newest;
+use super::newest::{is_there, newest};
 use super::steps;
 use crate::error::Error;
 use crate::failpoint::failpoint;
@@ -113,7 +113,7 @@ impl Staging {
         steps::make_directory(store, &self.paths.tasks())
             .await
             .map_err(|e| self.fenced_if_gone(e))?;
-        let bytes = sealed::seal(plan).map_err(internal)?;
+        let bytes = sealed::seal(plan)?;
         let beside = steps::write_beside(store, self.paths.directory(), "plan.json", &bytes)
             .await
             .map_err(|e| self.fenced_if_gone(e))?;
@@ -358,11 +358,15 @@ impl Staging {
                 loader_store::Error::NotFound { .. } | loader_store::Error::ParentMissing { .. }
             )
         );
-        missing
-            && matches!(
-                self.place.store.stat(self.paths.directory()).await,
-                Ok(None)
-            )
+        missing && matches!(self.is_there().await, Ok(false))
+    }
+
+    /// Whether the directory is still this driver's.
+    ///
+    /// # Errors
+    /// Whatever the store says.
+    pub async fn is_there(&self) -> Result<bool, Error> {
+        is_there(&self.place, self.paths.directory()).await
     }
 
     /// A missing parent inside staging means that another driver has taken the directory.
@@ -425,23 +429,30 @@ pub async fn read_plan(place: &Place, paths: &StagingLayout) -> Result<Plan, Err
     sealed::unseal(&bytes).map_err(|damage| Error::Damaged { path, damage })
 }
 
-/// Renames a directory into the trash, then deletes it. Errors are logged: the next run tries again.
+/// Throws a directory away. Errors are logged: the next run tries again.
 async fn discard(place: &Place, directory: &StorePath) {
-    let trash = place.layout.trash().join(&Uuid::new_v4().to_string());
-    match place.store.rename_no_overwrite(directory, &trash).await {
-        Ok(()) => {
-            failpoint!("trash.renamed");
-            if let Err(error) = place.store.delete(&trash).await {
-                tracing::warn!(%error, path = %trash, "cannot delete, the next run will");
-            }
-        }
-        Err(loader_store::Error::NotFound { .. }) => {}
-        Err(error) => tracing::warn!(%error, path = %directory, "cannot move to the trash"),
+    if let Err(error) = throw_away(place, directory).await {
+        tracing::warn!(%error, path = %directory, "cannot move to the trash");
     }
 }
 
+/// Renames a file or directory into the trash, then deletes it (an error there is logged: the next run
+/// tries again). One that is not there any more is fine.
+pub(super) async fn throw_away(place: &Place, path: &StorePath) -> loader_store::Result<()> {
+    let trash = place.layout.trash().join(&Uuid::new_v4().to_string());
+    match place.store.rename_no_overwrite(path, &trash).await {
+        Err(loader_store::Error::NotFound { .. }) => return Ok(()),
+        renamed => renamed?,
+    }
+    failpoint!("trash.renamed");
+    if let Err(error) = place.store.delete(&trash).await {
+        tracing::warn!(%error, path = %trash, "cannot delete, the next run will");
+    }
+    Ok(())
+}
+
 /// Deletes what is in the trash. All of it is fenced already, so nobody can still need it.
-async fn empty_trash(place: &Place) {
+pub(super) async fn empty_trash(place: &Place) {
     let entries = match place.store.list(&place.layout.trash()).await {
         Ok(entries) => entries,
         Err(error) => {
@@ -474,13 +485,6 @@ fn lease_text(timeout: Duration) -> bytes::Bytes {
     };
     // Numbers only: it cannot fail; and an empty lease is one whose owner says nothing.
     serde_json::to_vec(&text).unwrap_or_default().into()
-}
-
-fn internal(source: serde_json::Error) -> Error {
-    Error::Internal {
-        what: "cannot write a document as JSON".to_owned(),
-        source: Some(Box::new(source)),
-    }
 }
 
 /// The heartbeat: rewrites the lease until dropped.

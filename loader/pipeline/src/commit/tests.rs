@@ -1,9 +1,12 @@
 //! The commit protocol against a store that fails or loses answers at a chosen call.
 
+mod prune;
+mod shape;
+
 use std::sync::Arc;
 
 use broker_client::protocol::ids::TopicId;
-use loader_store::faulty::{Fault, FaultyStore, Rule};
+use loader_store::faulty::{Fault, FaultyStore, Gate, Rule};
 use loader_store::{LocalStore, Operation, StorePath};
 use uuid::Uuid;
 
@@ -293,4 +296,25 @@ async fn a_name_that_looks_like_a_run_is_not_passed_over() {
     bench.place.store.mkdir(&odd).await.unwrap();
     let error = newest(&bench.place).await.unwrap_err().to_string();
     assert!(error.contains("run=2"), "{error}");
+}
+
+#[tokio::test]
+async fn a_run_published_between_two_looks_is_no_run_that_vanished() {
+    let bench = Bench::new().await;
+    bench.publish(&bench.staged("c").await).await.unwrap();
+    let second = bench.staged("d").await;
+    // A look at the newest run is held up behind its first call; meanwhile run 2 is published and noted.
+    let gate = Gate::new();
+    bench
+        .faults
+        .add(Rule::any(Fault::PauseAnswer(gate.clone())));
+    let place = bench.place.clone();
+    let look = async { super::newest::newest_number(&place).await };
+    let publish = async {
+        gate.reached().await;
+        bench.publish(&second).await.unwrap();
+        gate.release();
+    };
+    let (newest, ()) = tokio::join!(look, publish);
+    assert_eq!(newest.unwrap(), Some(RunNumber(2)));
 }

@@ -17,6 +17,9 @@ use super::object::ObjectBuilder;
 use super::{Fault, FaultKind};
 use crate::schema::{Column, ColumnType, ELEMENT, struct_fields};
 
+/// Most bytes that a column keeps ready for its next chunk.
+const MOST_ROOM: usize = 4 << 20;
+
 /// Values of one column, a row each, null or not.
 #[derive(Debug)]
 pub(crate) struct ColumnBuilder {
@@ -149,8 +152,10 @@ impl Variable {
     }
 
     fn take(&mut self) -> (OffsetBuffer<i32>, Buffer) {
-        let taken = std::mem::replace(self, Self::new());
-        (offset_buffer(taken.offsets), Buffer::from_vec(taken.data))
+        let data = take_with_room(&mut self.data);
+        let offsets = take_with_room(&mut self.offsets);
+        self.offsets.push(0);
+        (offset_buffer(offsets), Buffer::from_vec(data))
     }
 
     fn finish_strings(&mut self, nulls: Option<NullBuffer>) -> Result<ArrayRef, ArrowError> {
@@ -162,6 +167,19 @@ impl Variable {
         let (offsets, data) = self.take();
         Ok(Arc::new(BinaryArray::try_new(offsets, data, nulls)?))
     }
+}
+
+/// Hands out the values, and leaves room for about as many: the next chunk is like this one, and growing
+/// step by step would copy it twice over.
+pub(crate) fn take_with_room<T>(values: &mut Vec<T>) -> Vec<T> {
+    let room = values.len() + values.len() / 8;
+    // What one large value took is not kept.
+    let room = if room * size_of::<T>() > MOST_ROOM {
+        0
+    } else {
+        room
+    };
+    std::mem::replace(values, Vec::with_capacity(room))
 }
 
 /// Offsets start with 0 and only grow, as every method here keeps them.
@@ -376,5 +394,5 @@ fn primitive<T: ArrowPrimitiveType>(
     values: &mut Vec<T::Native>,
     nulls: Option<NullBuffer>,
 ) -> Result<PrimitiveArray<T>, ArrowError> {
-    PrimitiveArray::try_new(ScalarBuffer::from(std::mem::take(values)), nulls)
+    PrimitiveArray::try_new(ScalarBuffer::from(take_with_room(values)), nulls)
 }

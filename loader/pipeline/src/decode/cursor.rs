@@ -66,10 +66,10 @@ pub(crate) struct Cursor<'a> {
 impl<'a> Cursor<'a> {
     /// Checks the record's UTF-8, so that all that follows may copy strings as they are.
     pub(crate) fn new(bytes: &'a [u8]) -> Result<Self, Fault> {
-        match str::from_utf8(bytes) {
+        match simdutf8::basic::from_utf8(bytes) {
             Ok(text) => Ok(Self { text, bytes, at: 0 }),
-            Err(error) => Err(Fault {
-                at: error.valid_up_to(),
+            Err(_) => Err(Fault {
+                at: str::from_utf8(bytes).map_or_else(|error| error.valid_up_to(), str::len),
                 kind: FaultKind::Utf8,
             }),
         }

@@ -5,23 +5,19 @@ use arrow_array::types::{
     Date32Type, Decimal128Type, Float64Type, Int32Type, Int64Type, TimestampMicrosecondType,
     TimestampMillisecondType,
 };
-use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, RecordBatch};
+use arrow_array::{Array, ArrayRef, ArrowPrimitiveType};
 use arrow_buffer::ToByteSlice;
 use arrow_schema::{DataType, TimeUnit};
 
 /// A dictionary pays while values repeat: at most this share of the sampled values is distinct.
 const MAX_DISTINCT_PERCENT: usize = 50;
 
-/// Decides for each top-level column, from a file's first chunk of rows alone (so that the same
+/// Whether a column is to have a dictionary, decided from a file's first rows alone (so that the same
 /// rows always decide alike): true if at most half of its values are distinct, by an estimate.
 /// Columns of lists and structs keep the dictionary.
-pub(super) fn columns_that_repeat(first_chunk: &RecordBatch) -> Vec<bool> {
-    first_chunk.columns().iter().map(repeats).collect()
-}
-
-fn repeats(array: &ArrayRef) -> bool {
-    let values = array.len() - array.null_count();
-    let distinct = distinct(array);
+pub(super) fn repeats(sample: &ArrayRef) -> bool {
+    let values = sample.len() - sample.null_count();
+    let distinct = distinct(sample);
     distinct.is_none_or(|distinct| distinct * 100 <= values * MAX_DISTINCT_PERCENT)
 }
 

@@ -1,14 +1,16 @@
 //! Arrow rows to the bytes of a file.
 //!
 //! ```text
-//! batches of any size ─► FixedRows (cuts by rows and bytes of the input) ─► file writer ─► bytes
+//! rows of a directory ─► RowGroupCut (by rows and bytes of the input) ─► FileEncoder ─► bytes
 //! ```
-//! A file's bytes follow from its rows alone, not from how they were handed over: every encoder
-//! keeps [`FixedRows`] in front, writes no clock and no build.
+//! A file's bytes follow from its rows alone, not from how they were handed over: row groups end where
+//! [`RowGroupCut`] says, each is encoded in one step, and an encoder writes no clock and no build.
+//! Between row groups an encoder holds nothing but the footer's entries, so that the rows waiting for
+//! the next one may lie anywhere, on disk too.
 
 mod dictionary;
-mod fixed_rows;
 pub mod parquet;
+mod row_groups;
 
 use std::fmt::Debug;
 
@@ -17,37 +19,30 @@ use arrow_schema::ArrowError;
 use bytes::Bytes;
 use thiserror::Error;
 
-pub use fixed_rows::FixedRows;
+pub use row_groups::RowGroupCut;
+pub(crate) use row_groups::bytes_of;
 
 /// Writes the rows of one file. Not async and CPU-bound: run it off the runtime's threads.
 pub trait FileEncoder: Send + Debug {
-    /// Appends rows.
+    /// Encodes one row group (block) from batches that follow each other, and returns the bytes that
+    /// are ready for the file. How the rows are spread over batches changes nothing.
     ///
     /// # Errors
     /// Another schema than the file's, or a value the format cannot hold. The encoder is then of
     /// no further use.
-    fn write(&mut self, batch: &RecordBatch) -> Result<(), EncodeError>;
-
-    /// The bytes ready since the last call, in file order; often none.
-    fn take_output(&mut self) -> Bytes;
-
-    /// An estimate of the bytes held: rows waiting, pages of the open row group, output not taken.
-    fn buffered_bytes(&self) -> usize;
-
-    /// Rows appended so far.
-    fn rows(&self) -> u64;
+    fn write_row_group(&mut self, rows: &[RecordBatch]) -> Result<Bytes, EncodeError>;
 
     /// Ends the file.
     ///
     /// # Errors
-    /// As [`Self::write`].
+    /// As [`Self::write_row_group`].
     fn close(self: Box<Self>) -> Result<EncodedTail, EncodeError>;
 }
 
 /// The end of a file.
 #[derive(Debug, Clone)]
 pub struct EncodedTail {
-    /// The last bytes, behind everything `take_output` gave.
+    /// The last bytes, behind everything that row groups gave.
     pub bytes: Bytes,
     /// Rows of the whole file.
     pub rows: u64,

@@ -1,36 +1,41 @@
 //! Parquet files that are the same bytes for the same rows.
 //!
-//! What could differ is pinned: the chunks handed to the writer ([`FixedRows`]), where row groups
-//! end (looked at between chunks only), which columns get a dictionary (from the first chunk), the
-//! name of the writer (no version of a build), and there is no Arrow schema in the footer, whose
-//! encoding belongs to the library. Types are carried by Parquet's own logical types.
+//! What could differ is pinned: a row group is encoded in one step, column by column; which columns get a
+//! dictionary follows from the file's first rows; the name of the writer has no version of a build, and
+//! there is no Arrow schema in the footer, whose encoding belongs to the library. Types are carried by
+//! Parquet's own logical types.
+//!
+//! One column at a time also means that one page, one dictionary and one compressor are alive at a time,
+//! however many columns and files there are.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use arrow_array::RecordBatch;
-use arrow_schema::SchemaRef;
+use arrow_array::cast::AsArray as _;
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::{DataType, SchemaRef};
+use arrow_select::concat::concat;
 use bytes::Bytes;
 use bytesize::ByteSize;
-use parquet::arrow::ArrowWriter;
-use parquet::arrow::arrow_writer::ArrowWriterOptions;
-use parquet::basic::{Compression as Codec, GzipLevel, ZstdLevel};
+use parquet::arrow::ArrowSchemaConverter;
+use parquet::arrow::arrow_writer::{ArrowRowGroupWriterFactory, compute_leaves};
+use parquet::basic::{Compression as Codec, Encoding, GzipLevel, ZstdLevel};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::ColumnPath;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::dictionary::columns_that_repeat;
-use super::{EncodeError, EncodedTail, FileEncoder, FixedRows};
+use super::dictionary::repeats;
+use super::{EncodeError, EncodedTail, FileEncoder, RowGroupCut};
 
 /// Name of the writer in the footer. The number changes when the same rows give other bytes. The
 /// form is the one that readers parse; some ignore the statistics of files whose writer they
 /// cannot parse.
-pub const CREATED_BY: &str = "logferry version 1";
+pub const CREATED_BY: &str = "logferry version 2";
 
-/// A chunk ends at this many bytes of values even if it has fewer rows: it bounds what one step
-/// of the writer adds to its pages.
-const CHUNK_BYTES: usize = 4 << 20;
+/// The first rows of a file, by which its dictionaries are decided.
+const SAMPLE_ROWS: usize = 8_192;
 
 /// How pages are compressed. Text form: `none`, `snappy`, `lz4`, `gzip`, `zstd`, the last two with
 /// a level if wanted: `zstd:1`.
@@ -52,7 +57,7 @@ pub enum Compression {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DictionaryRule {
-    /// Per column: if at most half of the values in the file's first chunk are distinct.
+    /// Per column: if at most half of the values in the file's first 8,192 rows are distinct.
     #[default]
     Auto,
     /// For every column.
@@ -65,12 +70,13 @@ pub enum DictionaryRule {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ParquetOptions {
-    /// Default `zstd` (level 3).
+    /// Default `zstd:1`: on pages of columns its files are about as small as those of level 3, for two thirds
+    /// of the CPU time.
     pub compression: Compression,
-    /// A row group ends at this many rows, rounded up to a chunk. Default 1,048,576.
+    /// A row group ends at this many rows. Default 1,048,576.
     pub row_group_rows: usize,
-    /// A row group ends when its encoded size reaches this, seen between chunks; an open file holds
-    /// about as much in memory. Default 16 MiB.
+    /// A row group ends before its values, as they are before encoding, exceed this. A task that
+    /// encodes holds about twice as much in memory. At most 512 MiB. Default 64 MiB.
     #[serde(with = "crate::quantity::byte_size")]
     pub row_group_bytes: ByteSize,
     /// Size of a data page before compression. Default 1 MiB.
@@ -78,19 +84,20 @@ pub struct ParquetOptions {
     pub data_page_bytes: ByteSize,
     /// Default `auto`.
     pub dictionary: DictionaryRule,
-    /// Rows handed to the writer at a time, 1,024 to 65,536. Default 8,192.
-    pub chunk_rows: usize,
+    /// Write integers, dates and timestamps without a dictionary as differences (`DELTA_BINARY_PACKED`):
+    /// smaller, and less for the compressor to do. Readers of before 2022 may not know it. Default true.
+    pub delta: bool,
 }
 
 impl Default for ParquetOptions {
     fn default() -> Self {
         Self {
-            compression: Compression::Zstd(3),
+            compression: Compression::Zstd(1),
             row_group_rows: 1 << 20,
-            row_group_bytes: ByteSize::mib(16),
+            row_group_bytes: ByteSize::mib(64),
             data_page_bytes: ByteSize::mib(1),
             dictionary: DictionaryRule::Auto,
-            chunk_rows: 8_192,
+            delta: true,
         }
     }
 }
@@ -105,12 +112,6 @@ impl ParquetOptions {
         if let Err(problem) = self.compression.codec() {
             problems.push(problem);
         }
-        if !(1_024..=65_536).contains(&self.chunk_rows) {
-            problems.push(format!(
-                "chunk_rows is {}, not 1024 to 65536",
-                self.chunk_rows
-            ));
-        }
         if self.row_group_rows == 0 {
             problems.push("row_group_rows is 0".to_owned());
         }
@@ -118,8 +119,8 @@ impl ParquetOptions {
             ("row_group_bytes", self.row_group_bytes),
             ("data_page_bytes", self.data_page_bytes),
         ] {
-            if !(ByteSize::kib(4)..=ByteSize::gib(1)).contains(&size) {
-                problems.push(format!("{name} is {size}, not 4 KiB to 1 GiB"));
+            if !(ByteSize::kib(4)..=ByteSize::mib(512)).contains(&size) {
+                problems.push(format!("{name} is {size}, not 4 KiB to 512 MiB"));
             }
         }
         if problems.is_empty() {
@@ -133,27 +134,22 @@ impl ParquetOptions {
 
 /// Writes one Parquet file into memory, handing its bytes out row group by row group.
 ///
-/// Memory: one chunk of rows, the encoded pages of one row group (`row_group_bytes`) and a
-/// dictionary of up to 1 MiB per column.
-#[derive(Debug)]
+/// Memory: while a row group is encoded, a copy of one column, its pages, a dictionary of up to 1 MiB and
+/// the row group's encoded bytes; between row groups only the footer's entries.
 pub struct ParquetEncoder {
-    fixed_rows: FixedRows,
-    file: File,
-    rows: u64,
-}
-
-/// What is behind the fixed chunks.
-struct File {
     schema: SchemaRef,
     options: ParquetOptions,
-    /// Made at the first chunk, which decides its properties.
-    writer: Option<ArrowWriter<Vec<u8>>>,
+    /// Made at the first row group, which decides its properties.
+    file: Option<SerializedFileWriter<Vec<u8>>>,
+    rows: u64,
+    row_groups: usize,
 }
 
-impl fmt::Debug for File {
+impl fmt::Debug for ParquetEncoder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("File")
+        f.debug_struct("ParquetEncoder")
             .field("options", &self.options)
+            .field("rows", &self.rows)
             .finish_non_exhaustive()
     }
 }
@@ -165,84 +161,30 @@ impl ParquetEncoder {
     /// Options out of range.
     pub fn new(schema: SchemaRef, options: &ParquetOptions) -> Result<Self, EncodeError> {
         options.validate()?;
-        let fixed_rows = FixedRows::new(Arc::clone(&schema), options.chunk_rows, CHUNK_BYTES);
-        let file = File {
+        Ok(Self {
             schema,
             options: options.clone(),
-            writer: None,
-        };
-        Ok(Self {
-            fixed_rows,
-            file,
+            file: None,
             rows: 0,
-        })
-    }
-}
-
-impl FileEncoder for ParquetEncoder {
-    fn write(&mut self, batch: &RecordBatch) -> Result<(), EncodeError> {
-        let file = &mut self.file;
-        self.fixed_rows.push(batch, |chunk| file.write(&chunk))?;
-        self.rows += u64::try_from(batch.num_rows()).unwrap_or(u64::MAX);
-        Ok(())
-    }
-
-    fn take_output(&mut self) -> Bytes {
-        let writer = self.file.writer.as_mut();
-        writer.map_or_else(Bytes::new, |writer| {
-            std::mem::take(writer.inner_mut()).into()
+            row_groups: 0,
         })
     }
 
-    fn buffered_bytes(&self) -> usize {
-        let writer = self.file.writer.as_ref();
-        let held = writer.map_or(0, |writer| writer.memory_size() + writer.inner().len());
-        self.fixed_rows.buffered_bytes() + held
+    /// The file, begun with the properties that its first rows decide.
+    fn open(
+        &self,
+        first_rows: &[RecordBatch],
+    ) -> Result<SerializedFileWriter<Vec<u8>>, EncodeError> {
+        let schema = ArrowSchemaConverter::new().convert(&self.schema)?;
+        let properties = self.properties(first_rows)?;
+        Ok(SerializedFileWriter::new(
+            Vec::new(),
+            schema.root_schema_ptr(),
+            Arc::new(properties),
+        )?)
     }
 
-    fn rows(&self) -> u64 {
-        self.rows
-    }
-
-    fn close(mut self: Box<Self>) -> Result<EncodedTail, EncodeError> {
-        if let Some(chunk) = self.fixed_rows.finish()? {
-            self.file.write(&chunk)?;
-        }
-        let empty = RecordBatch::new_empty(Arc::clone(&self.file.schema));
-        let mut writer = match self.file.writer.take() {
-            Some(writer) => writer,
-            None => self.file.open(&empty)?,
-        };
-        writer.flush()?;
-        let row_groups = writer.flushed_row_groups().len();
-        writer.finish()?;
-        let bytes = std::mem::take(writer.inner_mut()).into();
-        Ok(EncodedTail {
-            bytes,
-            rows: self.rows,
-            row_groups,
-        })
-    }
-}
-
-impl File {
-    fn write(&mut self, chunk: &RecordBatch) -> Result<(), EncodeError> {
-        let writer = match self.writer.take() {
-            Some(writer) => writer,
-            None => self.open(chunk)?,
-        };
-        let writer = self.writer.insert(writer);
-        writer.write(chunk)?;
-        let limit = usize::try_from(self.options.row_group_bytes.as_u64()).unwrap_or(usize::MAX);
-        if writer.in_progress_rows() >= self.options.row_group_rows
-            || writer.in_progress_size() >= limit
-        {
-            writer.flush()?;
-        }
-        Ok(())
-    }
-
-    fn open(&self, first_chunk: &RecordBatch) -> Result<ArrowWriter<Vec<u8>>, EncodeError> {
+    fn properties(&self, first_rows: &[RecordBatch]) -> Result<WriterProperties, EncodeError> {
         let options = &self.options;
         let codec = options.compression.codec();
         let codec = codec.map_err(|problem| EncodeError::Options { problem })?;
@@ -250,29 +192,134 @@ impl File {
         let mut properties = WriterProperties::builder()
             .set_created_by(CREATED_BY.to_owned())
             .set_compression(codec)
-            .set_max_row_group_row_count(None)
-            .set_max_row_group_bytes(None)
             .set_data_page_size_limit(page)
             .set_statistics_enabled(EnabledStatistics::Page)
             .set_dictionary_enabled(options.dictionary != DictionaryRule::Never);
-        if options.dictionary == DictionaryRule::Auto {
-            let repeats = columns_that_repeat(first_chunk);
-            for (field, repeats) in self.schema.fields().iter().zip(repeats) {
-                let path = ColumnPath::new(vec![field.name().clone()]);
-                if !repeats {
-                    properties = properties.set_column_dictionary_enabled(path, false);
-                }
+        for (index, field) in self.schema.fields().iter().enumerate() {
+            let Some(sample) = first_of(&column_of(first_rows, index), SAMPLE_ROWS)? else {
+                continue;
+            };
+            let path = ColumnPath::new(vec![field.name().clone()]);
+            let dictionary = match options.dictionary {
+                DictionaryRule::Auto => repeats(&sample),
+                DictionaryRule::Always => true,
+                DictionaryRule::Never => false,
+            };
+            properties = properties.set_column_dictionary_enabled(path.clone(), dictionary);
+            if options.delta && !dictionary && is_integer(field.data_type()) {
+                properties =
+                    properties.set_column_encoding(path.clone(), Encoding::DELTA_BINARY_PACKED);
+            }
+            if longest(&sample) > page {
+                // The writer would copy such values twice over to keep their first 64 bytes.
+                properties =
+                    properties.set_column_statistics_enabled(path, EnabledStatistics::None);
             }
         }
-        let options = ArrowWriterOptions::new()
-            .with_properties(properties.build())
-            .with_skip_arrow_metadata(true);
-        let schema = Arc::clone(&self.schema);
-        Ok(ArrowWriter::try_new_with_options(
-            Vec::new(),
-            schema,
-            options,
-        )?)
+        Ok(properties.build())
+    }
+}
+
+impl FileEncoder for ParquetEncoder {
+    fn write_row_group(&mut self, rows: &[RecordBatch]) -> Result<Bytes, EncodeError> {
+        let mut file = match self.file.take() {
+            Some(file) => file,
+            None => self.open(rows)?,
+        };
+        let factory = ArrowRowGroupWriterFactory::new(&file, Arc::clone(&self.schema));
+        let mut writers = factory.create_column_writers(self.row_groups)?.into_iter();
+        let mut group = file.next_row_group()?;
+        for (index, field) in self.schema.fields().iter().enumerate() {
+            let column = joined(&column_of(rows, index))?;
+            for (leaf, mut writer) in compute_leaves(field, &column)?.iter().zip(writers.by_ref()) {
+                writer.write(leaf)?;
+                writer.close()?.append_to_row_group(&mut group)?;
+            }
+        }
+        group.close()?;
+        let count: usize = rows.iter().map(RecordBatch::num_rows).sum();
+        self.rows += u64::try_from(count).unwrap_or(u64::MAX);
+        self.row_groups += 1;
+        let file = self.file.insert(file);
+        Ok(std::mem::take(file.inner_mut()).into())
+    }
+
+    fn close(mut self: Box<Self>) -> Result<EncodedTail, EncodeError> {
+        let mut file = match self.file.take() {
+            Some(file) => file,
+            None => self.open(&[])?,
+        };
+        file.finish()?;
+        Ok(EncodedTail {
+            bytes: std::mem::take(file.inner_mut()).into(),
+            rows: self.rows,
+            row_groups: self.row_groups,
+        })
+    }
+}
+
+fn column_of(rows: &[RecordBatch], index: usize) -> Vec<&ArrayRef> {
+    rows.iter()
+        .filter_map(|batch| batch.columns().get(index))
+        .collect()
+}
+
+/// The pieces as one array: what the writer makes of a column must not depend on the pieces.
+fn joined(pieces: &[&ArrayRef]) -> Result<ArrayRef, EncodeError> {
+    if let [only] = pieces {
+        return Ok(Arc::clone(only));
+    }
+    let pieces: Vec<_> = pieces.iter().map(|piece| &***piece).collect();
+    Ok(concat(&pieces)?)
+}
+
+/// At most the first `rows` rows; None without any.
+fn first_of(pieces: &[&ArrayRef], rows: usize) -> Result<Option<ArrayRef>, EncodeError> {
+    let mut left = rows;
+    let mut first = Vec::new();
+    for piece in pieces {
+        let count = piece.len().min(left);
+        if count > 0 {
+            first.push(piece.slice(0, count));
+            left -= count;
+        }
+    }
+    if first.is_empty() {
+        return Ok(None);
+    }
+    joined(&first.iter().collect::<Vec<_>>()).map(Some)
+}
+
+/// Whether Parquet stores the type as INT32 or INT64.
+const fn is_integer(data_type: &DataType) -> bool {
+    matches!(
+        data_type,
+        DataType::Int32 | DataType::Int64 | DataType::Date32 | DataType::Timestamp(_, _)
+    )
+}
+
+/// Bytes of the longest text or binary value at the top level.
+fn longest(array: &ArrayRef) -> usize {
+    let offsets = if let Some(texts) = array.as_string_opt::<i32>() {
+        texts.value_offsets()
+    } else if let Some(binaries) = array.as_binary_opt::<i32>() {
+        binaries.value_offsets()
+    } else {
+        return 0;
+    };
+    let lengths = offsets.windows(2).map(|pair| match pair {
+        [start, end] => usize::try_from(end - start).unwrap_or(0),
+        _ => 0,
+    });
+    lengths.max().unwrap_or(0)
+}
+
+impl ParquetOptions {
+    /// Where row groups end.
+    #[must_use]
+    pub fn row_group_cut(&self) -> RowGroupCut {
+        let bytes = usize::try_from(self.row_group_bytes.as_u64()).unwrap_or(usize::MAX);
+        RowGroupCut::new(self.row_group_rows, bytes)
     }
 }
 

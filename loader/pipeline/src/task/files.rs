@@ -1,19 +1,26 @@
-//! The files of one attempt: one per directory of the output, opened when first needed.
+//! The files of one attempt: one per directory of the output.
 //!
-//! Each has an encoder that buffers rows; bytes reach the store as row groups are finished, so a small
-//! file is opened only when the task ends. Names inside the attempt are `00000.part`, `00001.part` …
-//! in the order in which directories were first met.
+//! ```text
+//! chunk ─► rows held per file (memory, beyond a bound local disk)
+//!              └ row group full, or the end ─► encoder ─► sink ─► store
+//! ```
+//! Between row groups a file costs little more than its rows. Names inside the attempt are `00000.part`,
+//! `00001.part` … in the order in which directories were first met.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use arrow_schema::SchemaRef;
 use broker_client::protocol::ids::TopicName;
+use bytes::Bytes;
 use loader_store::StorePath;
+use tokio::task::JoinSet;
 
 use super::TaskContext;
-use super::sink::{Sink, SinkPlace};
-use crate::encode::FileEncoder;
+use super::held::{HeldBatch, HeldRows, WaitingRows};
+use super::sink::{Closed, Ending, Outgoing, Sink};
 use crate::encode::parquet::ParquetEncoder;
+use crate::encode::{FileEncoder, RowGroupCut};
 use crate::error::Error;
 use crate::layout::REJECTED;
 use crate::manifest::{FileKind, FileRange, PublishedFile};
@@ -24,6 +31,8 @@ use crate::transform::{Chunk, Counts, GroupRows, PartitionSpan, RecordTransform}
 
 /// Ending of the files: the one format there is.
 const EXTENSION: &str = "parquet";
+/// Files that are being made durable at once: each waits for the disk, or for its replicas.
+const MOST_CLOSING: usize = 16;
 /// Reasons kept in the report.
 const MAX_SAMPLES: usize = 10;
 
@@ -41,8 +50,12 @@ pub(super) struct TaskFiles<'a> {
     directory: StorePath,
     /// Name of every file of this task: it follows from the plan alone.
     name: String,
-    schema: arrow_schema::SchemaRef,
+    schema: SchemaRef,
+    held: HeldRows,
+    outgoing: Outgoing,
     open: BTreeMap<Arc<str>, OpenFile>,
+    /// Directories whose files have full row groups.
+    with_full: Vec<Arc<str>>,
     counts: BTreeMap<(TopicName, i32), Counts>,
     samples: Vec<String>,
 }
@@ -67,14 +80,60 @@ impl<'a> TaskFiles<'a> {
                 task.task, EXTENSION
             ),
             schema: Arc::clone(transform.schema()),
+            held: HeldRows::new(&context.memory),
+            outgoing: Outgoing::new(context.memory.outgoing_bytes),
             open: BTreeMap::new(),
+            with_full: Vec::new(),
             counts: BTreeMap::new(),
             samples: Vec::new(),
         }
     }
 
-    /// Writes what the transform has decoded.
+    /// Takes what the transform has decoded; writes the row groups that are full.
     pub(super) async fn write(&mut self, chunk: Chunk) -> Result<(), Error> {
+        self.count(&chunk)?;
+        let oversize = chunk.rows.get_array_memory_size() > self.context.memory.pending_bytes * 2;
+        let batch = self.held.hold(chunk.rows);
+        for group in chunk.groups {
+            self.add(FileKind::Data, group, &batch)?;
+        }
+        drop(batch);
+        if let Some(rejected) = chunk.rejected {
+            let group = GroupRows {
+                directory: Arc::from(REJECTED),
+                rows: 0..rejected.num_rows(),
+                event_time_ms: None,
+                spans: Vec::new(),
+            };
+            let batch = self.held.hold(rejected);
+            self.add(FileKind::Rejected, group, &batch)?;
+        }
+        if oversize {
+            // Not even until the row groups before it are written.
+            self.spill_all()?;
+        }
+        self.write_full().await?;
+        self.make_room(0)
+    }
+
+    /// Moves the rows that wait to local disk if so many bytes more would be too many. Blocks.
+    pub(super) fn make_room(&mut self, bytes: usize) -> Result<(), Error> {
+        if self.held.is_full(bytes) {
+            self.spill_all()?;
+        }
+        Ok(())
+    }
+
+    fn spill_all(&mut self) -> Result<(), Error> {
+        for file in self.open.values_mut() {
+            for rows in file.full.iter_mut().chain([&mut file.waiting]) {
+                self.held.spill(rows, &file.schema)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, chunk: &Chunk) -> Result<(), Error> {
         for ((topic, partition), counts) in &chunk.counts {
             let topic = TopicName::new(&**topic).map_err(|error| Error::Internal {
                 what: "a topic of the plan is none".to_owned(),
@@ -85,7 +144,7 @@ impl<'a> TaskFiles<'a> {
                 .or_default()
                 .add(counts);
         }
-        for sample in chunk.samples {
+        for sample in &chunk.samples {
             if self.samples.len() < MAX_SAMPLES {
                 self.samples.push(format!(
                     "{}-{} at offset {}: {}",
@@ -93,22 +152,15 @@ impl<'a> TaskFiles<'a> {
                 ));
             }
         }
-        for group in chunk.groups {
-            self.write_group(FileKind::Data, group).await?;
-        }
-        if let Some(rejected) = chunk.rejected {
-            let group = GroupRows {
-                directory: Arc::from(REJECTED),
-                batch: rejected,
-                event_time_ms: None,
-                spans: Vec::new(),
-            };
-            self.write_group(FileKind::Rejected, group).await?;
-        }
         Ok(())
     }
 
-    async fn write_group(&mut self, kind: FileKind, group: GroupRows) -> Result<(), Error> {
+    fn add(
+        &mut self,
+        kind: FileKind,
+        group: GroupRows,
+        batch: &Arc<HeldBatch>,
+    ) -> Result<(), Error> {
         if !self.open.contains_key(&group.directory) {
             let file = self.begin(kind, &group.directory)?;
             self.open.insert(Arc::clone(&group.directory), file);
@@ -116,10 +168,37 @@ impl<'a> TaskFiles<'a> {
         let Some(file) = self.open.get_mut(&group.directory) else {
             return Ok(());
         };
-        file.encoder.write(&group.batch)?;
         file.note(&group);
-        let ready = file.encoder.take_output();
-        file.sink.put(&sink_place(self.context), ready).await
+        let mut rows = group.rows;
+        loop {
+            let taken = file.cut.take(&batch.rows, rows.clone());
+            if taken > 0 {
+                file.waiting.push(batch, rows.start..rows.start + taken);
+                rows.start += taken;
+            }
+            if rows.is_empty() {
+                return Ok(());
+            }
+            if file.full.is_empty() {
+                self.with_full.push(Arc::clone(&group.directory));
+            }
+            file.full.push(std::mem::take(&mut file.waiting));
+            file.cut.start_group();
+        }
+    }
+
+    /// Writes the row groups that became full.
+    async fn write_full(&mut self) -> Result<(), Error> {
+        for directory in std::mem::take(&mut self.with_full) {
+            let Some(file) = self.open.get_mut(&directory) else {
+                continue;
+            };
+            for rows in std::mem::take(&mut file.full) {
+                let bytes = file.encode(rows, self.context, &mut self.held).await?;
+                file.sink.put(self.context, &self.outgoing, bytes).await?;
+            }
+        }
+        Ok(())
     }
 
     fn begin(&self, kind: FileKind, directory: &str) -> Result<OpenFile, Error> {
@@ -142,18 +221,40 @@ impl<'a> TaskFiles<'a> {
             sink: Sink::new(self.directory.clone(), self.open.len()),
             path,
             kind,
-            encoder: Box::new(ParquetEncoder::new(schema, &self.context.plan.parquet)?),
+            encoder: Box::new(ParquetEncoder::new(
+                Arc::clone(&schema),
+                &self.context.plan.parquet,
+            )?),
+            schema,
+            cut: self.context.plan.parquet.row_group_cut(),
+            full: Vec::new(),
+            waiting: WaitingRows::default(),
             event_time_ms: None,
             spans: BTreeMap::new(),
         })
     }
 
-    /// Closes every file.
-    pub(super) async fn close(self) -> Result<Written, Error> {
+    /// Writes what waits and closes every file.
+    pub(super) async fn close(mut self) -> Result<Written, Error> {
         let mut files = BTreeMap::new();
-        for file in self.open.into_values() {
-            let (name, published) = file.close(self.context, self.task).await?;
-            files.insert(name, published);
+        let mut closing = JoinSet::new();
+        for mut file in std::mem::take(&mut self.open).into_values() {
+            let rows = std::mem::take(&mut file.waiting);
+            let last = file.encode(rows, self.context, &mut self.held).await?;
+            let (ending, published) = file
+                .end(last, self.context, &self.outgoing, self.task)
+                .await?;
+            if closing.len() >= MOST_CLOSING {
+                note_closed(&mut closing, &mut files).await?;
+            }
+            closing.spawn(async move { Ok((ending.finish().await?, published)) });
+        }
+        while !closing.is_empty() {
+            note_closed(&mut closing, &mut files).await?;
+        }
+        let bytes = self.held.spilled_bytes();
+        if bytes > 0 {
+            tracing::info!(task = self.task, bytes, "rows waited on local disk");
         }
         let mut event_time_from = Vec::new();
         for counts in self.counts.values() {
@@ -171,16 +272,35 @@ impl<'a> TaskFiles<'a> {
     }
 }
 
-fn sink_place(context: &TaskContext) -> SinkPlace<'_> {
-    SinkPlace {
-        store: &*context.place.store,
-        staging: &context.staging,
-    }
+/// Waits for one of the files that are being closed.
+async fn note_closed(
+    closing: &mut JoinSet<Result<(Closed, PublishedFile), Error>>,
+    files: &mut BTreeMap<String, PublishedFile>,
+) -> Result<(), Error> {
+    let Some(closed) = closing.join_next().await else {
+        return Ok(());
+    };
+    let (closed, mut published) = closed.unwrap_or_else(|source| {
+        Err(Error::Internal {
+            what: "closing a file panicked".to_owned(),
+            source: Some(Box::new(source)),
+        })
+    })?;
+    published.bytes = closed.bytes;
+    published.checksum = spell_checksum(closed.crc);
+    files.insert(closed.name, published);
+    Ok(())
 }
 
 struct OpenFile {
     path: String,
     kind: FileKind,
+    schema: SchemaRef,
+    cut: RowGroupCut,
+    /// Row groups that are to be written.
+    full: Vec<WaitingRows>,
+    /// The row group that fills.
+    waiting: WaitingRows,
     encoder: Box<dyn FileEncoder>,
     sink: Sink,
     event_time_ms: Option<(i64, i64)>,
@@ -209,12 +329,35 @@ impl OpenFile {
         }
     }
 
-    async fn close(
-        self,
+    /// Encodes rows as one row group; no bytes without rows.
+    async fn encode(
+        &mut self,
+        rows: WaitingRows,
         context: &TaskContext,
+        held: &mut HeldRows,
+    ) -> Result<Bytes, Error> {
+        if rows.is_empty() {
+            return Ok(Bytes::new());
+        }
+        let _permit = context.memory.encoder().await;
+        let rows = held.take(rows, &self.schema)?;
+        Ok(self.encoder.write_row_group(&rows)?)
+    }
+
+    /// Ends the file's bytes, `last` being those of its last row group; what is left is to make them
+    /// durable.
+    async fn end(
+        self,
+        last: Bytes,
+        context: &TaskContext,
+        outgoing: &Outgoing,
         task: u32,
-    ) -> Result<(String, PublishedFile), Error> {
+    ) -> Result<(Ending, PublishedFile), Error> {
         let tail = self.encoder.close()?;
+        let ending = self
+            .sink
+            .end(context, outgoing, vec![last, tail.bytes])
+            .await?;
         let ranges = self
             .spans
             .iter()
@@ -228,19 +371,18 @@ impl OpenFile {
                 })
             })
             .collect();
-        let place = sink_place(context);
-        let (name, bytes, crc) = self.sink.close(&place, tail.bytes).await?;
         let published = PublishedFile {
             path: self.path,
             kind: self.kind,
             rows: tail.rows,
-            bytes,
-            checksum: spell_checksum(crc),
+            // Known once the file is closed.
+            bytes: 0,
+            checksum: String::new(),
             task,
             min_event_time_ms: self.event_time_ms.map(|(min, _)| min),
             max_event_time_ms: self.event_time_ms.map(|(_, max)| max),
             ranges,
         };
-        Ok((name, published))
+        Ok((ending, published))
     }
 }

@@ -30,7 +30,7 @@ impl<'a> RangeReader<'a> {
     pub(super) fn new(context: &'a TaskContext, range: &'a TaskRange) -> Self {
         let options = FetchOptions {
             isolation: isolation(context.plan.source.isolation),
-            prefetch_bytes: Some(context.prefetch_bytes),
+            prefetch_bytes: Some(context.memory.prefetch_bytes),
         };
         let fetch = context.client.fetch_range(
             range.topic.clone(),
@@ -78,30 +78,15 @@ impl<'a> RangeReader<'a> {
             return Ok(None);
         }
         let most = usize::try_from(self.context.plan.source.max_batch_bytes).unwrap_or(usize::MAX);
-        let records = batch
-            .records(decompressed_cap(most))
-            .map_err(|error| self.bad_batch(batch, error))?;
+        let records = records_of(self.range, batch, most)?;
         let count = if whole {
             u64::try_from(header.records_count).unwrap_or(0)
         } else {
-            count_in(&records, &wanted).map_err(|error| self.bad_batch(batch, error))?
+            count_in(&records, &wanted).map_err(|error| bad_batch(self.range, batch, error))?
         };
         self.tally
             .leave(&wanted, kind, count, header.partition_leader_epoch);
         Ok((kind == BatchKind::Data).then_some(RangeRecords { records, wanted }))
-    }
-
-    fn bad_batch(
-        &self,
-        batch: &KafkaRecordBatch,
-        source: broker_client::protocol::record::Error,
-    ) -> Error {
-        Error::Source(broker_client::Error::CorruptBatch {
-            topic: self.range.topic.clone(),
-            partition: self.range.partition,
-            offset: batch.header().base_offset,
-            source: source.into(),
-        })
     }
 
     /// Ends the range.
@@ -111,6 +96,30 @@ impl<'a> RangeReader<'a> {
     pub(super) fn finish(self) -> Result<Tally, Error> {
         self.tally.finish(self.range)
     }
+}
+
+/// The records of a batch, decompressed within a bound.
+pub(crate) fn records_of(
+    range: &TaskRange,
+    batch: &KafkaRecordBatch,
+    max_batch_bytes: usize,
+) -> Result<Records, Error> {
+    batch
+        .records(decompressed_cap(max_batch_bytes))
+        .map_err(|error| bad_batch(range, batch, error))
+}
+
+fn bad_batch(
+    range: &TaskRange,
+    batch: &KafkaRecordBatch,
+    source: broker_client::protocol::record::Error,
+) -> Error {
+    Error::Source(broker_client::Error::CorruptBatch {
+        topic: range.topic.clone(),
+        partition: range.partition,
+        offset: batch.header().base_offset,
+        source: source.into(),
+    })
 }
 
 /// A batch may decompress to a multiple of its size; beyond this it is refused as a bomb.

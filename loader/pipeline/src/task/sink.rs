@@ -1,51 +1,191 @@
-//! Where the bytes of one file go: created with the first of them, checksummed as they pass.
+//! Where the bytes of one file go: checksummed as they pass, written while the next are encoded.
 //!
 //! ```text
-//! first bytes ─► create 00000.part, write ──fails──► create 00000-1.part, write … with pauses
-//! more bytes  ─► write                    ──fails──► the attempt fails, and is run again
-//! tail        ─► write, close             ──fails──► again whole under another name, if it is all there was
+//! put ─► room for so many bytes ─► channel ─► background: create 00000.part with the first, write … close
+//!                                               first bytes fail ─► again as 00000-1.part, with pauses
+//!                                               later bytes fail ─► the attempt fails, and is run again
+//! end, where nothing was put before ─► background: the whole file, again under another name if it fails
 //! ```
-//! HDFS names a dead DataNode for new blocks until its NameNode has noticed, and a file whose pipeline
-//! broke cannot be mended: it is written again under another name, within the store's patience. Only bytes that are
-//! at hand are: those of a file's first write, and so all of a file that fits into one row group.
+//! HDFS names a dead `DataNode` for new blocks until its `NameNode` has noticed, and a file whose pipeline broke
+//! cannot be mended: it is written again under another name, within the store's patience. Only bytes that
+//! are at hand are: those of a file's first piece, and all of a file that fits into one row group.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 use loader_store::{FileWriter, Store, StorePath};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_util::task::AbortOnDropHandle;
 
+use super::TaskContext;
 use crate::commit::staging::fenced_if_gone;
 use crate::error::Error;
-use crate::layout::StagingLayout;
 
-/// What a sink needs of its task.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct SinkPlace<'a> {
-    pub(super) store: &'a dyn Store,
-    pub(super) staging: &'a StagingLayout,
+/// Pieces of one file that wait; the room for their bytes is the real bound.
+const PIECES: usize = 16;
+
+/// Room for bytes on their way to the store, shared by the files of an attempt.
+#[derive(Clone)]
+pub(super) struct Outgoing {
+    room: Arc<Semaphore>,
+    most: usize,
 }
 
+/// Bytes, and the room they take until they are written.
+type Piece = (Bytes, OwnedSemaphorePermit);
+
+/// One file being written.
 pub(super) struct Sink {
-    directory: StorePath,
-    /// Number of the file in its attempt.
-    number: usize,
-    /// Tries that failed before this one: part of the name.
-    failed: u32,
-    writer: Option<Box<dyn FileWriter>>,
+    file: AttemptFile,
     crc: u32,
     bytes: u64,
+    upload: Option<Upload>,
+}
+
+/// A file whose last bytes were handed over.
+pub(super) struct Ending {
+    sink: Sink,
+}
+
+/// A file that was closed: name, length and CRC-32C.
+pub(super) struct Closed {
+    pub(super) name: String,
+    pub(super) bytes: u64,
+    pub(super) crc: u32,
+}
+
+/// A file of an attempt, by its number; each try to write it has a name of its own.
+#[derive(Debug, Clone)]
+struct AttemptFile {
+    directory: StorePath,
+    number: usize,
+    /// Tries that failed.
+    failed: u32,
+}
+
+struct Upload {
+    /// None where the file was handed over whole.
+    pieces: Option<mpsc::Sender<Piece>>,
+    done: AbortOnDropHandle<Result<(String, u64), Error>>,
+}
+
+impl Outgoing {
+    /// Room for `bytes` bytes; one piece that is larger goes alone.
+    pub(super) fn new(bytes: usize) -> Self {
+        let most = bytes.clamp(1, u32::MAX as usize);
+        Self {
+            room: Arc::new(Semaphore::new(most)),
+            most,
+        }
+    }
+
+    async fn reserve(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Error> {
+        let permits = u32::try_from(bytes.min(self.most)).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.room).acquire_many_owned(permits).await;
+        room.map_err(|source| Error::Internal {
+            what: "the gate of outgoing bytes is closed".to_owned(),
+            source: Some(Box::new(source)),
+        })
+    }
 }
 
 impl Sink {
     pub(super) const fn new(directory: StorePath, number: usize) -> Self {
         Self {
-            directory,
-            number,
-            failed: 0,
-            writer: None,
+            file: AttemptFile {
+                directory,
+                number,
+                failed: 0,
+            },
             crc: 0,
             bytes: 0,
+            upload: None,
         }
     }
 
+    /// Hands bytes over, waiting for room. An error of the background shows here or in [`Ending::finish`].
+    pub(super) async fn put(
+        &mut self,
+        context: &TaskContext,
+        outgoing: &Outgoing,
+        bytes: Bytes,
+    ) -> Result<(), Error> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.count(&bytes);
+        let room = outgoing.reserve(bytes.len()).await?;
+        let upload = match self.upload.take() {
+            Some(upload) => upload,
+            None => Upload::in_pieces(context.clone(), self.file.clone()),
+        };
+        if !upload.send((bytes, room)).await {
+            // It stopped taking bytes: it has failed, and says why.
+            upload.finish().await?;
+            return Err(self.inconsistent("its writer ended early".to_owned()));
+        }
+        self.upload = Some(upload);
+        Ok(())
+    }
+
+    /// Hands the last bytes over: all of the file, if nothing was put before.
+    pub(super) async fn end(
+        mut self,
+        context: &TaskContext,
+        outgoing: &Outgoing,
+        last: Vec<Bytes>,
+    ) -> Result<Ending, Error> {
+        if self.upload.is_some() {
+            for bytes in last {
+                self.put(context, outgoing, bytes).await?;
+            }
+            return Ok(Ending { sink: self });
+        }
+        let size = last.iter().map(Bytes::len).sum();
+        if size > 0 {
+            last.iter().for_each(|bytes| self.count(bytes));
+            let room = outgoing.reserve(size).await?;
+            let upload = Upload::whole(context.clone(), self.file.clone(), last, room);
+            self.upload = Some(upload);
+        }
+        Ok(Ending { sink: self })
+    }
+
+    fn count(&mut self, bytes: &Bytes) {
+        self.crc = crc32c::crc32c_append(self.crc, bytes);
+        self.bytes += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+    }
+
+    fn inconsistent(&self, problem: String) -> Error {
+        Error::Inconsistent {
+            path: self.file.path(),
+            problem,
+        }
+    }
+}
+
+impl Ending {
+    /// Waits until the file is durable and has the length that was handed over.
+    pub(super) async fn finish(self) -> Result<Closed, Error> {
+        let mut sink = self.sink;
+        let mut name = sink.file.name();
+        if let Some(upload) = sink.upload.take() {
+            let (written, length) = upload.finish().await?;
+            if length != sink.bytes {
+                let problem = format!("has {length} bytes, {} were written", sink.bytes);
+                return Err(sink.inconsistent(problem));
+            }
+            name = written;
+        }
+        Ok(Closed {
+            name,
+            bytes: sink.bytes,
+            crc: sink.crc,
+        })
+    }
+}
+
+impl AttemptFile {
     fn name(&self) -> String {
         match self.failed {
             0 => format!("{:05}.part", self.number),
@@ -57,46 +197,24 @@ impl Sink {
         self.directory.join(&self.name())
     }
 
-    fn count(&mut self, bytes: &Bytes) {
-        self.crc = crc32c::crc32c_append(self.crc, bytes);
-        self.bytes += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-    }
-
-    pub(super) async fn put(&mut self, place: &SinkPlace<'_>, bytes: Bytes) -> Result<(), Error> {
-        if bytes.is_empty() {
-            return Ok(());
+    /// Creates the file with its first bytes.
+    async fn open(
+        &self,
+        store: &dyn Store,
+        first: &[Bytes],
+    ) -> loader_store::Result<Box<dyn FileWriter>> {
+        let mut writer = store.create(&self.path()).await?;
+        for bytes in first {
+            writer.write(bytes.clone()).await?;
         }
-        self.count(&bytes);
-        let written = match &mut self.writer {
-            Some(writer) => writer.write(bytes).await,
-            None => self.begin(place.store, bytes).await,
-        };
-        written.map_err(|error| fenced_if_gone(place.staging, error))
+        Ok(writer)
     }
 
-    /// Opens the file with its first bytes.
-    async fn begin(&mut self, store: &dyn Store, bytes: Bytes) -> loader_store::Result<()> {
+    /// Writes all of the file and closes it; its length.
+    async fn write_whole(&mut self, store: &dyn Store, all: &[Bytes]) -> loader_store::Result<u64> {
         let mut tries = store.patience().tries();
         loop {
-            match open_with(store, &self.path(), bytes.clone()).await {
-                Ok(writer) => {
-                    self.writer = Some(writer);
-                    return Ok(());
-                }
-                Err(error) if tries.again(&error).await => self.failed += 1,
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Writes all of a file and closes it; its length.
-    async fn write_whole(&mut self, store: &dyn Store, bytes: Bytes) -> loader_store::Result<u64> {
-        let mut tries = store.patience().tries();
-        loop {
-            let closed = async {
-                let writer = open_with(store, &self.path(), bytes.clone()).await?;
-                writer.close().await
-            };
+            let closed = async { self.open(store, all).await?.close().await };
             match closed.await {
                 Ok(length) => return Ok(length),
                 Err(error) if tries.again(&error).await => self.failed += 1,
@@ -105,42 +223,75 @@ impl Sink {
         }
     }
 
-    /// Writes the last bytes. Name, length and CRC-32C of the closed file.
-    pub(super) async fn close(
-        mut self,
-        place: &SinkPlace<'_>,
-        tail: Bytes,
-    ) -> Result<(String, u64, u32), Error> {
-        self.count(&tail);
-        let closed = match self.writer.take() {
-            None if tail.is_empty() => Ok(0),
-            None => self.write_whole(place.store, tail).await,
-            Some(writer) => finish(writer, tail).await,
+    /// Writes pieces as they come, closes the file; its length.
+    async fn write_pieces(
+        &mut self,
+        store: &dyn Store,
+        mut pieces: mpsc::Receiver<Piece>,
+    ) -> loader_store::Result<u64> {
+        let Some((first, room)) = pieces.recv().await else {
+            return self.write_whole(store, &[]).await;
         };
-        let length = closed.map_err(|error| fenced_if_gone(place.staging, error))?;
-        if length != self.bytes {
-            return Err(Error::Inconsistent {
-                path: self.path(),
-                problem: format!("has {length} bytes, {} were written", self.bytes),
-            });
+        let mut tries = store.patience().tries();
+        let mut writer = loop {
+            match self.open(store, std::slice::from_ref(&first)).await {
+                Ok(writer) => break writer,
+                Err(error) if tries.again(&error).await => self.failed += 1,
+                Err(error) => return Err(error),
+            }
+        };
+        drop((first, room));
+        while let Some((bytes, room)) = pieces.recv().await {
+            writer.write(bytes).await?;
+            drop(room);
         }
-        Ok((self.name(), length, self.crc))
+        writer.close().await
     }
 }
 
-async fn open_with(
-    store: &dyn Store,
-    path: &StorePath,
-    bytes: Bytes,
-) -> loader_store::Result<Box<dyn FileWriter>> {
-    let mut writer = store.create(path).await?;
-    writer.write(bytes).await?;
-    Ok(writer)
-}
-
-async fn finish(mut writer: Box<dyn FileWriter>, tail: Bytes) -> loader_store::Result<u64> {
-    if !tail.is_empty() {
-        writer.write(tail).await?;
+impl Upload {
+    fn in_pieces(context: TaskContext, mut file: AttemptFile) -> Self {
+        let (pieces, taken) = mpsc::channel(PIECES);
+        let done = crate::spawn(async move {
+            let written = file.write_pieces(&*context.place.store, taken).await;
+            let length = written.map_err(|error| fenced_if_gone(&context.staging, error))?;
+            Ok((file.name(), length))
+        });
+        let pieces = Some(pieces);
+        Self { pieces, done }
     }
-    writer.close().await
+
+    fn whole(
+        context: TaskContext,
+        mut file: AttemptFile,
+        all: Vec<Bytes>,
+        room: OwnedSemaphorePermit,
+    ) -> Self {
+        let done = crate::spawn(async move {
+            let written = file.write_whole(&*context.place.store, &all).await;
+            drop(room);
+            let length = written.map_err(|error| fenced_if_gone(&context.staging, error))?;
+            Ok((file.name(), length))
+        });
+        Self { pieces: None, done }
+    }
+
+    /// Whether the background still takes pieces.
+    async fn send(&self, piece: Piece) -> bool {
+        match &self.pieces {
+            Some(pieces) => pieces.send(piece).await.is_ok(),
+            None => false,
+        }
+    }
+
+    /// Name and length of the closed file.
+    async fn finish(self) -> Result<(String, u64), Error> {
+        drop(self.pieces);
+        self.done.await.unwrap_or_else(|source| {
+            Err(Error::Internal {
+                what: "the writer of a file panicked".to_owned(),
+                source: Some(Box::new(source)),
+            })
+        })
+    }
 }

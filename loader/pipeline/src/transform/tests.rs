@@ -113,7 +113,7 @@ fn rows_go_to_their_hours_with_coordinates() {
         .collect();
     assert_eq!(spans, [(0, 10, 13, 2), (1, 7, 7, 1)]);
 
-    let rows = &now.batch;
+    let rows = &chunk.rows_of(now);
     assert_eq!(ints(rows, "_offset"), [10, 13, 7]);
     let n = rows.column(0).as_primitive::<Int64Type>();
     assert_eq!(n.iter().collect::<Vec<_>>(), [Some(1), Some(4), None]);
@@ -129,7 +129,8 @@ fn rows_go_to_their_hours_with_coordinates() {
         keys.iter().collect::<Vec<_>>(),
         [Some(&b"k"[..]), None, None]
     );
-    let column = chunk.groups[2].batch.column_by_name("_timestamp").unwrap();
+    let rest = chunk.rows_of(&chunk.groups[2]);
+    let column = rest.column_by_name("_timestamp").unwrap();
     assert!(column.as_primitive::<TimestampMillisecondType>().is_null(0));
 
     let counts: Vec<_> = chunk
@@ -163,7 +164,7 @@ fn only_wanted_offsets_are_taken() {
     transform.push("t", 0, &records, 6..8).unwrap();
     transform.push("t", 1, &records, 100..200).unwrap();
     let chunk = transform.drain().unwrap();
-    assert_eq!(ints(&chunk.groups[0].batch, "n"), [6, 7]);
+    assert_eq!(ints(&chunk.rows_of(&chunk.groups[0]), "n"), [6, 7]);
     let empty = &chunk.counts[&(Arc::from("t"), 1)];
     assert_eq!(empty.records(), 0);
 }
@@ -185,7 +186,7 @@ fn rejected_records_keep_everything_in_input_order() {
     );
     transform.push("a", 2, &records, 0..i64::MAX).unwrap();
     let chunk = transform.drain().unwrap();
-    assert_eq!(ints(&chunk.groups[0].batch, "n"), [2]);
+    assert_eq!(ints(&chunk.rows_of(&chunk.groups[0]), "n"), [2]);
     let rejected = chunk.rejected.unwrap();
     assert_eq!(rejected.schema(), crate::rejected::rejected_schema());
     assert_eq!(ints(&rejected, "offset"), [0, 1, 3, 4, 5]);
@@ -292,13 +293,13 @@ fn tombstones_follow_their_policy_and_are_counted() {
         (chunk, counts)
     };
     let (chunk, counts) = run(TombstonePolicy::Skip);
-    assert_eq!(ints(&chunk.groups[0].batch, "_offset"), [0, 2]);
+    assert_eq!(ints(&chunk.rows_of(&chunk.groups[0]), "_offset"), [0, 2]);
     assert_eq!(
         (counts.rows, counts.tombstones_skipped, counts.records()),
         (2, 1, 3)
     );
     let (chunk, counts) = run(TombstonePolicy::Write);
-    let rows = &chunk.groups[0].batch;
+    let rows = &chunk.rows_of(&chunk.groups[0]);
     assert_eq!(ints(rows, "_offset"), [0, 1, 2]);
     assert!(rows.column(0).is_null(1));
     assert_eq!(
@@ -359,7 +360,7 @@ fn without_coordinates_and_columns_only_counts_remain() {
         .push("t", 0, &batch(0, &[(NOW, None, Some(br#"{"a":1}"#))]), 0..9)
         .unwrap();
     let chunk = transform.drain().unwrap();
-    assert_eq!(chunk.groups[0].batch.num_columns(), 1);
+    assert_eq!(chunk.rows.num_columns(), 1);
     assert_eq!(chunk.groups[0].spans[0].first_offset, 0);
 }
 
@@ -395,10 +396,11 @@ struct Collected {
 impl Collected {
     fn add(&mut self, chunk: Chunk) {
         self.drains += 1;
-        for group in chunk.groups {
+        for group in &chunk.groups {
+            let rows = chunk.rows_of(group);
             let new = match self.groups.get(&*group.directory) {
-                Some(old) => concat_batches(&group.batch.schema(), [old, &group.batch]).unwrap(),
-                None => group.batch,
+                Some(old) => concat_batches(&rows.schema(), [old, &rows]).unwrap(),
+                None => rows,
             };
             self.groups.insert(group.directory.to_string(), new);
         }
@@ -492,7 +494,7 @@ fn a_batch_of_tiny_records_cannot_exceed_the_bound_by_much() {
             .unwrap()
             .groups
             .iter()
-            .map(|g| g.batch.num_rows())
+            .map(|g| g.rows.len())
             .sum::<usize>();
         let Some(left) = left else { break };
         from = left;

@@ -1,134 +1,197 @@
 //! One file: its checksum, its footer, its coordinate columns.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type};
 use arrow_array::{Array, RecordBatch, StringArray};
-use bytes::Bytes;
+use arrow_schema::Schema;
 use loader_store::StorePath;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use tokio::runtime::Handle;
 
 use super::Problem;
+use super::blocks::Blocks;
+use super::offsets::{FileOffsets, OffsetAudit};
 use crate::commit::Place;
 use crate::error::Error;
 use crate::manifest::{FileKind, PublishedFile};
-use crate::schema::{OFFSET, PARTITION, TOPIC};
+use crate::rejected::rejected_schema;
+use crate::schema::{OFFSET, PARTITION, TOPIC, TableSchema};
 use crate::sealed;
 
-/// What a file really holds.
-#[derive(Debug)]
-pub(super) struct FileFacts {
-    pub(super) path: String,
-    pub(super) kind: FileKind,
-    /// Offsets by topic and partition, in file order.
-    pub(super) offsets: Vec<(Arc<str>, i32, Vec<i64>)>,
-    pub(super) problems: Vec<Problem>,
-}
-
+/// Reads a file whose length is known to be the manifest's. With an audit its offsets are given to it.
+///
+/// # Errors
+/// A store that is not usable; what is wrong with the file is returned as problems.
 pub(super) async fn check_file(
     place: &Place,
-    directory: &StorePath,
+    path: StorePath,
     file: PublishedFile,
-    with_offsets: bool,
-) -> Result<FileFacts, Error> {
-    let path = directory.join(&file.path);
-    let uri = place.store.uri(&path);
-    let bytes = match place.store.read(&path).await {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == loader_store::ErrorKind::Unavailable => {
-            return Err(error.into());
-        }
-        Err(error) => {
-            let problem = format!("cannot be read: {}", crate::error::chain(&error));
-            let problems = vec![Problem {
-                path: uri.clone(),
-                problem,
-            }];
-            return Ok(FileFacts {
-                path: uri,
-                kind: file.kind,
-                offsets: Vec::new(),
-                problems,
-            });
-        }
-    };
-    let checked =
-        tokio::task::spawn_blocking(move || inspect(uri, &file, bytes, with_offsets)).await;
-    checked.map_err(|panicked| Error::Internal {
-        what: format!("cannot inspect {path}"),
-        source: Some(Box::new(panicked)),
-    })
-}
-
-fn inspect(path: String, file: &PublishedFile, bytes: Bytes, with_offsets: bool) -> FileFacts {
-    let mut facts = FileFacts {
-        path,
-        kind: file.kind,
-        offsets: Vec::new(),
+    columns: Arc<Columns>,
+    audit: Option<Arc<OffsetAudit>>,
+) -> Result<Vec<Problem>, Error> {
+    let store = Arc::clone(&place.store);
+    let blocks = Blocks::new(store, path.clone(), file.bytes, Handle::current());
+    let mut inspection = Inspection {
+        path: place.store.uri(&path),
+        file,
+        columns,
+        audit,
         problems: Vec::new(),
     };
-    let checksum = sealed::checksum(&bytes);
-    if checksum != file.checksum {
-        facts.add(format!(
-            "has checksum {checksum}, the manifest says {}",
-            file.checksum
-        ));
-        return facts;
-    }
-    let read = footer_and_offsets(bytes, file, with_offsets);
-    match read {
-        Ok((rows, offsets)) => {
-            if rows != file.rows {
-                facts.add(format!(
-                    "its footer counts {rows} rows, the manifest says {}",
-                    file.rows
-                ));
+    let inspect = move || {
+        let inspected = inspection.run(&blocks);
+        match (inspected, blocks.failure()) {
+            (Err(_), Some(error)) if error.kind() == loader_store::ErrorKind::Unavailable => {
+                return Err(Error::from(error));
             }
-            facts.offsets = offsets;
+            (Err(_), Some(error)) => inspection.unreadable(&error),
+            (Err(error), None) => inspection.unreadable(&*error),
+            (Ok(()), _) => {}
         }
-        Err(error) => facts.add(format!("cannot be read: {}", crate::error::chain(&*error))),
-    }
-    facts
+        Ok(inspection.problems)
+    };
+    let inspected = tokio::task::spawn_blocking(inspect).await;
+    inspected.map_err(|panicked| Error::Internal {
+        what: format!("cannot inspect {path}"),
+        source: Some(Box::new(panicked)),
+    })?
 }
 
-impl FileFacts {
+/// Names of the columns that the files of a run have, by kind.
+#[derive(Debug)]
+pub(super) struct Columns {
+    data: Vec<String>,
+    rejected: Vec<String>,
+}
+
+impl Columns {
+    pub(super) fn of(schema: &TableSchema) -> Self {
+        Self {
+            data: names(&schema.to_arrow()),
+            rejected: names(&rejected_schema()),
+        }
+    }
+}
+
+fn names(schema: &Schema) -> Vec<String> {
+    schema.fields().iter().map(|f| f.name().clone()).collect()
+}
+
+type Unreadable = Box<dyn std::error::Error + Send + Sync>;
+
+/// A file under inspection.
+struct Inspection {
+    path: String,
+    file: PublishedFile,
+    columns: Arc<Columns>,
+    audit: Option<Arc<OffsetAudit>>,
+    problems: Vec<Problem>,
+}
+
+impl Inspection {
     fn add(&mut self, problem: String) {
         self.problems.push(Problem {
             path: self.path.clone(),
             problem,
         });
     }
+
+    fn unreadable(&mut self, error: &dyn std::error::Error) {
+        self.add(format!("cannot be read: {}", crate::error::chain(error)));
+    }
+
+    fn run(&mut self, blocks: &Blocks) -> Result<(), Unreadable> {
+        let checksum = sealed::spell_checksum(blocks.crc32c()?);
+        if checksum != self.file.checksum {
+            let says = &self.file.checksum;
+            self.add(format!("has checksum {checksum}, the manifest says {says}"));
+            return Ok(());
+        }
+        let reader = ParquetRecordBatchReaderBuilder::try_new(blocks.clone())?;
+        let rows = u64::try_from(reader.metadata().file_metadata().num_rows())?;
+        if rows != self.file.rows {
+            let says = self.file.rows;
+            self.add(format!(
+                "its footer counts {rows} rows, the manifest says {says}"
+            ));
+        }
+        let (expected, coordinates) = match self.file.kind {
+            FileKind::Data => (&self.columns.data, [TOPIC, PARTITION, OFFSET]),
+            FileKind::Rejected => (&self.columns.rejected, ["topic", "partition", "offset"]),
+        };
+        let found = names(reader.schema());
+        if found != *expected {
+            let (found, expected) = (found.join(", "), expected.join(", "));
+            self.add(format!(
+                "has the columns {found}; they are to be {expected}"
+            ));
+        }
+        let Some(audit) = self.audit.clone() else {
+            return Ok(());
+        };
+        let columns = ProjectionMask::columns(reader.parquet_schema(), coordinates);
+        let mut offsets = FileOffsets::new();
+        for batch in reader.with_projection(columns).build()? {
+            collect(&batch?, coordinates, self.file.kind, &audit, &mut offsets)?;
+        }
+        self.offsets(&offsets);
+        Ok(())
+    }
+
+    /// What the file holds against what the manifest says it does.
+    fn offsets(&mut self, found: &FileOffsets) {
+        for ((topic, partition), held) in found {
+            for (count, what) in held.problems() {
+                self.add(format!(
+                    "{count} offsets of {topic}-{partition} {what} (I4)"
+                ));
+            }
+        }
+        if self.file.kind == FileKind::Rejected && self.file.ranges.is_empty() {
+            // Tasks note no spans of what they set aside.
+            return;
+        }
+        let spans = self.file.ranges.iter();
+        let spans: BTreeMap<_, _> = spans
+            .map(|s| ((s.topic.to_string(), s.partition), (s.start, s.end)))
+            .collect();
+        let found: BTreeMap<_, _> = found
+            .iter()
+            .map(|(key, held)| (key.clone(), (held.smallest, held.largest.saturating_add(1))))
+            .collect();
+        for (at, (start, end)) in spans
+            .iter()
+            .filter(|(at, span)| found.get(at) != Some(span))
+        {
+            let held = found.get(at).map_or_else(
+                || "none".to_owned(),
+                |(start, end)| format!("{start} to {end}"),
+            );
+            self.add(format!(
+                "holds offsets {held} of {}-{}, the manifest says {start} to {end}",
+                at.0, at.1
+            ));
+        }
+        for (topic, partition) in found.keys().filter(|at| !spans.contains_key(at)) {
+            self.add(format!(
+                "holds offsets of {topic}-{partition}, the manifest says none"
+            ));
+        }
+    }
 }
 
-type Offsets = Vec<(Arc<str>, i32, Vec<i64>)>;
-type Unreadable = Box<dyn std::error::Error + Send + Sync>;
-
-fn footer_and_offsets(
-    bytes: Bytes,
-    file: &PublishedFile,
-    with_offsets: bool,
-) -> Result<(u64, Offsets), Unreadable> {
-    let reader = ParquetRecordBatchReaderBuilder::try_new(bytes)?;
-    let rows = u64::try_from(reader.metadata().file_metadata().num_rows())?;
-    if !with_offsets {
-        return Ok((rows, Vec::new()));
-    }
-    let names = match file.kind {
-        FileKind::Data => [TOPIC, PARTITION, OFFSET],
-        FileKind::Rejected => ["topic", "partition", "offset"],
-    };
-    let columns = ProjectionMask::columns(reader.parquet_schema(), names);
-    let mut offsets = Offsets::new();
-    for batch in reader.with_projection(columns).build()? {
-        collect(&batch?, names, &mut offsets)?;
-    }
-    Ok((rows, offsets))
-}
-
-/// Appends a batch's coordinates; runs of rows of one partition share an entry.
-fn collect(batch: &RecordBatch, names: [&str; 3], into: &mut Offsets) -> Result<(), Unreadable> {
+/// Gives a batch's coordinates to the audit, rows of one partition at a time.
+fn collect(
+    batch: &RecordBatch,
+    names: [&str; 3],
+    kind: FileKind,
+    audit: &OffsetAudit,
+    into: &mut FileOffsets,
+) -> Result<(), Unreadable> {
     let [topic, partition, offset] = names.map(|name| batch.column_by_name(name));
     let (Some(topic), Some(partition), Some(offset)) = (topic, partition, offset) else {
         return Err("a coordinate column is missing".into());
@@ -144,12 +207,17 @@ fn collect(batch: &RecordBatch, names: [&str; 3], into: &mut Offsets) -> Result<
     if topics.null_count() + partitions.null_count() + offsets.null_count() > 0 {
         return Err("a coordinate is null".into());
     }
-    for row in 0..batch.num_rows() {
-        let (topic, partition) = (topics.value(row), partitions.value(row));
-        match into.last_mut() {
-            Some((t, p, list)) if &**t == topic && *p == partition => list.push(offsets.value(row)),
-            _ => into.push((Arc::from(topic), partition, vec![offsets.value(row)])),
-        }
+    let mut row = 0;
+    while row < batch.num_rows() {
+        let at = (topics.value(row), partitions.value(row));
+        let same = |row: &usize| (topics.value(*row), partitions.value(*row)) == at;
+        let end = (row..batch.num_rows())
+            .take_while(same)
+            .last()
+            .unwrap_or(row)
+            + 1;
+        audit.add(kind, at, (row..end).map(|row| offsets.value(row)), into);
+        row = end;
     }
     Ok(())
 }

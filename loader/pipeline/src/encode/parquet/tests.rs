@@ -38,14 +38,16 @@ fn rows(count: usize, wide: usize) -> RecordBatch {
 
 fn options() -> ParquetOptions {
     ParquetOptions {
-        chunk_rows: 1_024,
+        row_group_rows: 1_024,
         ..ParquetOptions::default()
     }
 }
 
-/// The file of `batch` handed over in pieces of the given sizes (repeated), outputs taken between.
+/// The file of `batch` handed over in pieces of the given sizes (repeated).
 fn file(batch: &RecordBatch, options: &ParquetOptions, sizes: &[usize]) -> Vec<u8> {
     let mut encoder = Box::new(ParquetEncoder::new(batch.schema(), options).unwrap());
+    let mut cut = options.row_group_cut();
+    let mut waiting = Vec::new();
     let mut bytes = Vec::new();
     let mut start = 0;
     for size in sizes.iter().cycle() {
@@ -53,11 +55,26 @@ fn file(batch: &RecordBatch, options: &ParquetOptions, sizes: &[usize]) -> Vec<u
             break;
         }
         let size = (*size).min(batch.num_rows() - start);
-        encoder.write(&batch.slice(start, size)).unwrap();
-        bytes.extend_from_slice(&encoder.take_output());
+        let piece = batch.slice(start, size);
         start += size;
+        let mut rows = 0..size;
+        loop {
+            let taken = cut.take(&piece, rows.clone());
+            if taken > 0 {
+                waiting.push(piece.slice(rows.start, taken));
+                rows.start += taken;
+            }
+            if rows.is_empty() {
+                break;
+            }
+            bytes.extend_from_slice(&encoder.write_row_group(&waiting).unwrap());
+            waiting.clear();
+            cut.start_group();
+        }
     }
-    assert_eq!(encoder.rows(), u64::try_from(batch.num_rows()).unwrap());
+    if !waiting.is_empty() {
+        bytes.extend_from_slice(&encoder.write_row_group(&waiting).unwrap());
+    }
     let tail = encoder.close().unwrap();
     assert_eq!(tail.rows, u64::try_from(batch.num_rows()).unwrap());
     bytes.extend_from_slice(&tail.bytes);
@@ -106,20 +123,21 @@ fn one_row_at_a_time_gives_the_same_bytes() {
 }
 
 #[test]
-fn wide_rows_are_cut_by_bytes_and_bound_what_waits() {
-    // 40 rows of 1 MiB: a chunk of 1,024 rows would hold them all.
+fn wide_rows_are_cut_by_bytes() {
     let values: StringArray = (0..40)
         .map(|n| Some(format!("{n}{}", "v".repeat(1 << 20))))
         .collect();
     let batch = RecordBatch::try_from_iter([("v", Arc::new(values) as ArrayRef)]).unwrap();
-    let mut encoder = ParquetEncoder::new(batch.schema(), &options()).unwrap();
-    for row in 0..40 {
-        encoder.write(&batch.slice(row, 1)).unwrap();
-        assert!(encoder.fixed_rows.buffered_bytes() < CHUNK_BYTES);
-    }
-    let whole = file(&batch, &options(), &[40]);
-    assert_eq!(file(&batch, &options(), &[1]), whole);
-    assert_eq!(file(&batch, &options(), &[3, 7]), whole);
+    let options = ParquetOptions {
+        row_group_bytes: ByteSize::mib(4),
+        ..options()
+    };
+    let whole = file(&batch, &options, &[40]);
+    assert_eq!(file(&batch, &options, &[1]), whole);
+    assert_eq!(file(&batch, &options, &[3, 7]), whole);
+    // Three values and their offsets fit into 4 MiB, four do not.
+    let (_, metadata) = read(whole);
+    assert_eq!(metadata.num_row_groups(), 14);
 }
 
 #[test]
@@ -135,7 +153,7 @@ fn row_groups_end_by_bytes_and_by_rows() {
         .iter()
         .map(|group| group.num_rows())
         .collect();
-    assert_eq!(counts, [3_072, 3_072, 1_856]);
+    assert_eq!(counts, [3_000, 3_000, 2_000]);
     let by_bytes = ParquetOptions {
         row_group_bytes: ByteSize::kib(8),
         ..options()
@@ -157,7 +175,7 @@ fn an_empty_file_is_a_file() {
 }
 
 #[test]
-fn dictionaries_follow_the_first_chunk() {
+fn dictionaries_follow_the_first_rows() {
     let batch = rows(4_000, 1);
     let dictionaries = |rule: DictionaryRule| {
         let (_, metadata) = read(file(
@@ -203,7 +221,7 @@ fn the_footer_names_no_build_and_types_are_parquets_own() {
     let batch = RecordBatch::new_empty(Arc::clone(&schema));
     let (_, metadata) = read(file(&batch, &options(), &[1]));
     let footer = metadata.file_metadata();
-    assert_eq!(footer.created_by(), Some("logferry version 1"));
+    assert_eq!(footer.created_by(), Some("logferry version 2"));
     assert!(footer.key_value_metadata().is_none());
     let logical: Vec<_> = footer
         .schema_descr()
@@ -255,7 +273,7 @@ fn options_are_read_and_refused_by_name() {
     .unwrap();
     assert_eq!(options.compression, Compression::Zstd(1));
     assert_eq!(options.row_group_bytes, ByteSize::mib(64));
-    assert_eq!(options.chunk_rows, 8_192);
+    assert_eq!(options.row_group_rows, 1 << 20);
     let again = serde_json::to_string(&options).unwrap();
     assert_eq!(
         serde_json::from_str::<ParquetOptions>(&again).unwrap(),
@@ -267,7 +285,6 @@ fn options_are_read_and_refused_by_name() {
         assert!(text.parse::<Compression>().is_err(), "{text}");
     }
     let wrong = ParquetOptions {
-        chunk_rows: 3,
         row_group_rows: 0,
         data_page_bytes: ByteSize::b(1),
         compression: Compression::Zstd(99),
@@ -275,7 +292,6 @@ fn options_are_read_and_refused_by_name() {
     };
     let text = wrong.validate().unwrap_err().to_string();
     for expected in [
-        "chunk_rows is 3",
         "row_group_rows is 0",
         "data_page_bytes",
         "zstd has no level 99",
