@@ -143,7 +143,7 @@ fn replicas_in_sync(kafka: &Kafka) -> usize {
     ];
     let described = kafka.run_tool("org.apache.kafka.tools.TopicCommand", &arguments);
     let described = described.map_or_else(|_| Vec::new(), |output| output.stdout);
-    let described = String::from_utf8(described).unwrap();
+    let described = String::from_utf8_lossy(&described);
     let in_sync = described.split("Isr: ").nth(1).unwrap_or_default();
     in_sync
         .split_whitespace()
