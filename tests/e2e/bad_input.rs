@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use test_support::{Fault, TcpProxy};
 
-use crate::harness::{Job, Loaded, OurBroker, assert_success, events, list, now_ms, produce};
+use crate::harness::{
+    Job, Loaded, OurBroker, assert_success, events, files_below, list, now_ms, produce,
+};
 
 const REJECT: &str = "[records]\nbad_records = 'reject'\n";
 const LENIENT: &str = "[records]\nbad_records = 'reject'\n[limits]\nmax_rejected_percent = 100.0\n";
@@ -316,18 +318,8 @@ fn with_changed_log(broker: OurBroker, change: impl FnOnce(&mut Vec<u8>)) -> Our
 }
 
 fn segments(data: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut open = vec![data.to_path_buf()];
-    while let Some(dir) = open.pop() {
-        for name in list(&dir) {
-            let path = dir.join(&name);
-            if path.is_dir() {
-                open.push(path);
-            } else if name.ends_with(".log") {
-                found.push(path);
-            }
-        }
-    }
+    let mut found = files_below(data);
+    found.retain(|path| path.extension().is_some_and(|ending| ending == "log"));
     found
 }
 

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use test_support::{Fault, TcpProxy, TransactionEnd, hdfs, kafka, random_topic};
 
 use crate::harness::{
-    Job, Loaded, OurBroker, assert_success, events, list, logferry, produce, spawn, wait,
+    Job, Loaded, OurBroker, assert_success, events, files_below, logferry, produce, spawn, wait,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -47,26 +47,9 @@ fn wake(load: Child) -> Loaded {
     Loaded::from(wait(load, PATIENCE))
 }
 
-/// All files below a directory.
-fn files(dir: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut open = vec![dir.to_path_buf()];
-    while let Some(dir) = open.pop() {
-        for name in list(&dir) {
-            let path = dir.join(name);
-            if path.is_dir() {
-                open.push(path);
-            } else {
-                found.push(path);
-            }
-        }
-    }
-    found
-}
-
 /// Data files of a published run.
 fn data_files(job: &Job, run: &str) -> Vec<PathBuf> {
-    let mut found = files(&Path::new(&job.dataset).join(run));
+    let mut found = files_below(&Path::new(&job.dataset).join(run));
     found.retain(|path| path.extension().is_some_and(|end| end == "parquet"));
     found
 }
@@ -288,7 +271,7 @@ fn a_staged_file_that_was_cut_is_not_published() {
     let job = Job::new(&broker.address, "events", crate::kills::QUICK);
     let load = asleep_at(&job, "assemble.out_made");
     let staging = Path::new(&job.dataset).join(".logferry/staging");
-    let staged = files(&staging)
+    let staged = files_below(&staging)
         .into_iter()
         .find(|path| path.ends_with("done/00000.part"))
         .unwrap();

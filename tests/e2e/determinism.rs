@@ -4,27 +4,20 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::harness::{Job, OurBroker, events, list};
+use crate::harness::{Job, OurBroker, events, files_below};
 
 fn data_files(dataset: &str) -> BTreeMap<String, Vec<u8>> {
-    let mut files = BTreeMap::new();
-    let mut open = vec![Path::new(dataset).join("run=000001")];
-    while let Some(dir) = open.pop() {
-        for name in list(&dir) {
-            let path = dir.join(&name);
-            if path.is_dir() {
-                open.push(path);
-            } else if name.ends_with(".parquet") {
-                let below = path
-                    .strip_prefix(dataset)
-                    .unwrap()
-                    .to_string_lossy()
-                    .into_owned();
-                files.insert(below, fs::read(&path).unwrap());
-            }
-        }
-    }
-    files
+    files_below(&Path::new(dataset).join("run=000001"))
+        .into_iter()
+        .filter(|path| path.extension().is_some_and(|ending| ending == "parquet"))
+        .map(|path| {
+            let below = path.strip_prefix(dataset).unwrap();
+            (
+                below.to_string_lossy().into_owned(),
+                fs::read(&path).unwrap(),
+            )
+        })
+        .collect()
 }
 
 /// The variants differ in everything that must not matter: threads, fetch sizes, memory, time zone.

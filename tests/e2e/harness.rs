@@ -395,6 +395,23 @@ pub(crate) fn list(dir: &Path) -> Vec<String> {
     names
 }
 
+/// All files below a directory.
+pub(crate) fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![dir.to_path_buf()];
+    while let Some(dir) = open.pop() {
+        for name in list(&dir) {
+            let path = dir.join(name);
+            if path.is_dir() {
+                open.push(path);
+            } else {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
 /// Waits for a child, killing it at the time-out.
 pub(crate) fn wait(mut child: Child, patience: Duration) -> Output {
     let deadline = Instant::now() + patience;
@@ -483,18 +500,7 @@ fn look_at(run: &Path) -> Result<(), String> {
         );
         expected.insert(path);
     }
-    let mut found = BTreeSet::new();
-    let mut open = vec![run.to_path_buf()];
-    while let Some(dir) = open.pop() {
-        for name in list(&dir) {
-            let path = dir.join(name);
-            if path.is_dir() {
-                open.push(path);
-            } else {
-                found.insert(path);
-            }
-        }
-    }
+    let found = BTreeSet::from_iter(files_below(run));
     match found == expected {
         true => Ok(()),
         false => Err(format!("{found:?} is not {expected:?}")),

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Job, Loaded, OurBroker, Reader, events, list, spawn, wait};
+use crate::harness::{Job, Loaded, OurBroker, Reader, events, files_below, list, spawn, wait};
 use crate::kills::QUICK;
 
 /// Every fail-point that a prune passes.
@@ -59,19 +59,11 @@ fn broker() -> OurBroker {
 
 /// All files of a run with their content, but the marker.
 fn content(run: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    let mut open = vec![run.to_path_buf()];
-    while let Some(at) = open.pop() {
-        for name in list(&at) {
-            let path = at.join(&name);
-            if path.is_dir() {
-                open.push(path);
-            } else if name != "_pruned.json" {
-                found.insert(path.clone(), fs::read(&path).unwrap());
-            }
-        }
-    }
-    found
+    files_below(run)
+        .into_iter()
+        .filter(|path| !path.ends_with("_pruned.json"))
+        .map(|path| (path.clone(), fs::read(path).unwrap()))
+        .collect()
 }
 
 fn run(job: &Job, number: u64) -> PathBuf {

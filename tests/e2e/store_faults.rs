@@ -29,7 +29,7 @@ fn job_in(dir: &std::path::Path, broker: &OurBroker) -> Job {
 #[test]
 fn a_full_disk_publishes_nothing_and_is_named() {
     let tmpfs = Tmpfs::mount(96 << 10).unwrap();
-    let broker = broker_with(30_000);
+    let broker = broker_with(90_000);
     let job = job_in(tmpfs.path(), &broker);
     job.load().expect(69).says(&["dataset", "space"]);
     assert_eq!(job.runs(), 0);

@@ -192,19 +192,12 @@ fn encode_all(plan: &Plan, rows: &[RecordBatch]) -> Result<u64, Error> {
     let mut group = Vec::new();
     let mut bytes = 0;
     for batch in rows {
-        let mut rest = 0..batch.num_rows();
-        loop {
-            let taken = cut.take(batch, rest.clone());
-            if taken > 0 {
-                group.push(batch.slice(rest.start, taken));
-                rest.start += taken;
+        for piece in cut.split(batch, 0..batch.num_rows()) {
+            if piece.starts_group {
+                bytes += encoder.write_row_group(&group)?.len();
+                group.clear();
             }
-            if rest.is_empty() {
-                break;
-            }
-            bytes += encoder.write_row_group(&group)?.len();
-            group.clear();
-            cut.start_group();
+            group.push(batch.slice(piece.rows.start, piece.rows.len()));
         }
     }
     if !group.is_empty() {

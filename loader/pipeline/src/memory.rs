@@ -69,15 +69,10 @@ impl TaskMemory {
         Arc::clone(&self.encoders).acquire_owned().await.ok()
     }
 
-    /// Whether a batch is larger than a task's part.
-    pub(crate) const fn is_oversize(&self, bytes: usize) -> bool {
-        bytes > self.pending_bytes
-    }
-
-    /// Waits until a batch of so many bytes may be decoded; keep what is returned until its rows are held
-    /// or on disk.
+    /// Waits until a batch of so many bytes may be decoded. For one that is larger than a task's part it
+    /// returns a guard: keep it until the rows are held or on disk.
     pub(crate) async fn admit(&self, bytes: usize) -> Option<OwnedMutexGuard<()>> {
-        if !self.is_oversize(bytes) {
+        if bytes <= self.pending_bytes {
             return None;
         }
         Some(Arc::clone(&self.oversize).lock_owned().await)

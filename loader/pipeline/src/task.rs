@@ -76,10 +76,7 @@ pub async fn run_attempt(context: &TaskContext, task: &Task) -> Result<(), Error
 
     let report = write_files(context, task, &directory).await?;
     failpoint!("task.files_closed");
-    let bytes = sealed::seal(&report).map_err(|source| Error::Internal {
-        what: "cannot write an attempt's report as JSON".to_owned(),
-        source: Some(Box::new(source)),
-    })?;
+    let bytes = sealed::seal(&report)?;
     let beside = steps::write_beside(&**store, &directory, REPORT, &bytes)
         .await
         .map_err(gone)?;
@@ -144,8 +141,8 @@ async fn write_files(
         while let Some(records) = reader.next().await? {
             clock.lap(Stage::Unpack);
             let size = records.records.size_in_bytes();
-            let _oversize = memory.admit(size).await;
-            if memory.is_oversize(size) {
+            let oversize = memory.admit(size).await;
+            if oversize.is_some() {
                 files.make_room(size)?;
             }
             let mut wanted = records.wanted;

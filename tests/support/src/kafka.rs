@@ -589,6 +589,8 @@ impl Node {
 }
 
 /// Ports: clients, controller, the proxy's way in, the proxy.
+///
+/// Records stamped in 1970 stay: the broker's retention by time is off.
 fn properties(
     options: &KafkaOptions,
     folder: &Path,
@@ -623,6 +625,7 @@ fn properties(
          share.coordinator.state.topic.replication.factor={replication}\n\
          share.coordinator.state.topic.min.isr=1\n\
          auto.create.topics.enable=false\n\
+         log.retention.ms=-1\n\
          group.initial.rebalance.delay.ms=0\n",
         folder.display()
     );

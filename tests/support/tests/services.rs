@@ -125,9 +125,30 @@ async fn three_brokers_replicate_elect_and_stay_behind_their_proxies() {
         let whole = || kafka.offsets("t", 0).is_ok_and(|offsets| offsets == (0..3));
         wait_until(Duration::from_secs(60), whole).unwrap();
         kafka.restart(node).unwrap();
+        // Until it has caught up, the next kill could take the last replica in sync.
+        wait_until(Duration::from_secs(60), || replicas_in_sync(&kafka) == 3).unwrap();
     }
     kafka.stop().unwrap();
     assert!((0..3).all(|node| !is_running(kafka.pid(node).unwrap())));
+}
+
+/// Replicas in sync of the one partition of topic `t`.
+fn replicas_in_sync(kafka: &Kafka) -> usize {
+    let arguments = [
+        "--bootstrap-server",
+        kafka.bootstrap(),
+        "--describe",
+        "--topic",
+        "t",
+    ];
+    let described = kafka.run_tool("org.apache.kafka.tools.TopicCommand", &arguments);
+    let described = described.map_or_else(|_| Vec::new(), |output| output.stdout);
+    let described = String::from_utf8_lossy(&described);
+    let in_sync = described.split("Isr: ").nth(1).unwrap_or_default();
+    in_sync
+        .split_whitespace()
+        .next()
+        .map_or(0, |ids| ids.split(',').count())
 }
 
 #[test]

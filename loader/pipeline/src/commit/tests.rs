@@ -29,6 +29,15 @@ struct Bench {
     place: Place,
 }
 
+/// A store that does not answer.
+fn no_answer() -> Fault {
+    Fault::fail(|call| loader_store::Error::OutcomeUnknown {
+        operation: call.operation,
+        path: call.path.clone(),
+        source: "no route to host".into(),
+    })
+}
+
 impl Bench {
     async fn new() -> Self {
         let dir = tempfile::TempDir::new().unwrap();
@@ -200,14 +209,9 @@ async fn a_store_that_cannot_be_asked_after_a_lost_answer_is_said_to_be_unknown(
     bench
         .faults
         .add(Rule::on(Operation::Rename, Fault::LoseAnswer).path_contains("run=000001"));
-    let down = Fault::fail(|call| loader_store::Error::OutcomeUnknown {
-        operation: call.operation,
-        path: call.path.clone(),
-        source: "no route to host".into(),
-    });
     bench
         .faults
-        .add(Rule::on(Operation::Mkdir, down).path_contains("settle-"));
+        .add(Rule::on(Operation::Mkdir, no_answer()).path_contains("settle-"));
     let error = bench.publish(&staged).await.unwrap_err();
     assert!(
         matches!(

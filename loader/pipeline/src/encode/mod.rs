@@ -19,8 +19,8 @@ use arrow_schema::ArrowError;
 use bytes::Bytes;
 use thiserror::Error;
 
-pub use row_groups::RowGroupCut;
 pub(crate) use row_groups::bytes_of;
+pub use row_groups::{GroupPiece, RowGroupCut};
 
 /// Writes the rows of one file. Not async and CPU-bound: run it off the runtime's threads.
 pub trait FileEncoder: Send + Debug {

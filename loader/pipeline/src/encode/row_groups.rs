@@ -17,6 +17,15 @@ pub struct RowGroupCut {
     bytes: usize,
 }
 
+/// Rows of a batch that go into one group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupPiece {
+    /// Which rows (half open).
+    pub rows: Range<usize>,
+    /// Whether the group before them is full, so that they begin the next.
+    pub starts_group: bool,
+}
+
 impl RowGroupCut {
     /// Groups of `rows` rows (at least 1) or `bytes` bytes of values.
     #[must_use]
@@ -29,38 +38,53 @@ impl RowGroupCut {
         }
     }
 
-    /// Takes the first of `rows` of `batch` into the group at hand, as many as fit; returns how many. If
-    /// some are left over, the group is full: [`Self::start_group`], then offer the rest.
-    pub fn take(&mut self, batch: &RecordBatch, rows: Range<usize>) -> usize {
-        let most = (self.most_rows - self.rows).min(rows.len());
+    /// Splits `rows` of `batch` into pieces that each lie in one group.
+    pub fn split(&mut self, batch: &RecordBatch, mut rows: Range<usize>) -> Vec<GroupPiece> {
+        let mut pieces = Vec::new();
+        let mut starts_group = false;
+        while !rows.is_empty() {
+            let taken = self.take(batch, rows.clone());
+            if taken > 0 {
+                let end = rows.start + taken;
+                pieces.push(GroupPiece {
+                    rows: rows.start..end,
+                    starts_group,
+                });
+                rows.start = end;
+            }
+            if !rows.is_empty() {
+                (self.rows, self.bytes) = (0, 0);
+                starts_group = true;
+            }
+        }
+        pieces
+    }
+
+    /// Takes the first of `rows` into the group at hand, as many as fit; returns how many. A group without
+    /// rows takes at least one.
+    fn take(&mut self, batch: &RecordBatch, rows: Range<usize>) -> usize {
+        let room = self.most_bytes.saturating_sub(self.bytes);
         let size = |count: usize| bytes_of(batch, rows.start, rows.start + count);
-        let fits = |count: usize| self.bytes + size(count) <= self.most_bytes;
-        let mut taken = most;
-        if !fits(most) {
+        let mut taken = (self.most_rows - self.rows).min(rows.len());
+        let mut bytes = size(taken);
+        if bytes > room {
             // The size grows with each row, so that a binary search finds the last that fits.
-            let mut above = most;
-            taken = 0;
+            let mut above = std::mem::take(&mut taken);
+            let least = above.min(usize::from(self.rows == 0));
             while above - taken > 1 {
                 let middle = taken + (above - taken) / 2;
-                if fits(middle) {
+                if size(middle) <= room {
                     taken = middle;
                 } else {
                     above = middle;
                 }
             }
-            if taken == 0 && self.rows == 0 {
-                taken = most.min(1);
-            }
+            taken = taken.max(least);
+            bytes = size(taken);
         }
-        self.bytes += size(taken);
+        self.bytes += bytes;
         self.rows += taken;
         taken
-    }
-
-    /// Begins the next group.
-    pub const fn start_group(&mut self) {
-        self.rows = 0;
-        self.bytes = 0;
     }
 }
 
@@ -121,17 +145,14 @@ mod tests {
         let mut sizes = vec![0];
         let mut start = 0;
         while start < lengths.len() {
-            let mut rows = start..(start + piece).min(lengths.len());
+            let rows = start..(start + piece).min(lengths.len());
             start = rows.end;
-            while !rows.is_empty() {
-                let taken = cut.take(&batch, rows.clone());
-                *sizes.last_mut().unwrap() += taken;
-                rows.start += taken;
-                if !rows.is_empty() {
+            for piece in cut.split(&batch, rows) {
+                if piece.starts_group {
                     assert!(*sizes.last().unwrap() > 0, "an empty group");
-                    cut.start_group();
                     sizes.push(0);
                 }
+                *sizes.last_mut().unwrap() += piece.rows.len();
             }
         }
         sizes

@@ -92,8 +92,8 @@ impl<'a> TaskFiles<'a> {
     /// Takes what the transform has decoded; writes the row groups that are full.
     pub(super) async fn write(&mut self, chunk: Chunk) -> Result<(), Error> {
         self.count(&chunk)?;
-        let oversize = chunk.rows.get_array_memory_size() > self.context.memory.pending_bytes * 2;
         let batch = self.held.hold(chunk.rows);
+        let oversize = batch.bytes > self.context.memory.pending_bytes * 2;
         for group in chunk.groups {
             self.add(FileKind::Data, group, &batch)?;
         }
@@ -169,22 +169,16 @@ impl<'a> TaskFiles<'a> {
             return Ok(());
         };
         file.note(&group);
-        let mut rows = group.rows;
-        loop {
-            let taken = file.cut.take(&batch.rows, rows.clone());
-            if taken > 0 {
-                file.waiting.push(batch, rows.start..rows.start + taken);
-                rows.start += taken;
+        for piece in file.cut.split(&batch.rows, group.rows) {
+            if piece.starts_group {
+                if file.full.is_empty() {
+                    self.with_full.push(Arc::clone(&group.directory));
+                }
+                file.full.push(std::mem::take(&mut file.waiting));
             }
-            if rows.is_empty() {
-                return Ok(());
-            }
-            if file.full.is_empty() {
-                self.with_full.push(Arc::clone(&group.directory));
-            }
-            file.full.push(std::mem::take(&mut file.waiting));
-            file.cut.start_group();
+            file.waiting.push(batch, piece.rows);
         }
+        Ok(())
     }
 
     /// Writes the row groups that became full.

@@ -35,7 +35,8 @@ pub(super) struct HeldRows {
 /// A batch in memory; its bytes are counted until its last piece is gone.
 pub(super) struct HeldBatch {
     pub(super) rows: RecordBatch,
-    bytes: usize,
+    /// Memory that it takes.
+    pub(super) bytes: usize,
     total: Arc<AtomicUsize>,
 }
 

@@ -149,10 +149,10 @@ impl Length for Blocks {
 }
 
 impl ChunkReader for Blocks {
-    type T = From;
+    type T = BlockReader;
 
-    fn get_read(&self, start: u64) -> parquet::errors::Result<From> {
-        Ok(From {
+    fn get_read(&self, start: u64) -> parquet::errors::Result<BlockReader> {
+        Ok(BlockReader {
             blocks: self.clone(),
             at: start,
         })
@@ -176,12 +176,12 @@ impl ChunkReader for Blocks {
 
 /// Reads on from one place.
 #[derive(Debug)]
-pub(super) struct From {
+pub(super) struct BlockReader {
     blocks: Blocks,
     at: u64,
 }
 
-impl Read for From {
+impl Read for BlockReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let bytes = self.blocks.from(self.at)?;
         let read = bytes.len().min(into.len());

@@ -71,14 +71,9 @@ impl Bench {
 #[tokio::test]
 async fn a_store_that_fails_leaves_one_run_half_gone_and_the_next_prune_finishes_it() {
     let bench = Bench::with_runs(3).await;
-    let down = Fault::fail(|call| loader_store::Error::OutcomeUnknown {
-        operation: call.operation,
-        path: call.path.clone(),
-        source: "no route to host".into(),
-    });
     bench
         .faults
-        .add(Rule::on(Operation::Rename, down).path_contains("run=000001/dt=2"));
+        .add(Rule::on(Operation::Rename, no_answer()).path_contains("run=000001/dt=2"));
     let error = bench.prune().await.unwrap_err();
     assert_eq!(error.exit(), crate::error::Exit::Unavailable, "{error}");
     assert_eq!(bench.names(1), [SUCCESS, MANIFEST, PRUNED, "dt=2"]);

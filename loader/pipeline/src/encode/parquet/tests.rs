@@ -55,21 +55,14 @@ fn file(batch: &RecordBatch, options: &ParquetOptions, sizes: &[usize]) -> Vec<u
             break;
         }
         let size = (*size).min(batch.num_rows() - start);
-        let piece = batch.slice(start, size);
+        let handed = batch.slice(start, size);
         start += size;
-        let mut rows = 0..size;
-        loop {
-            let taken = cut.take(&piece, rows.clone());
-            if taken > 0 {
-                waiting.push(piece.slice(rows.start, taken));
-                rows.start += taken;
+        for piece in cut.split(&handed, 0..size) {
+            if piece.starts_group {
+                bytes.extend_from_slice(&encoder.write_row_group(&waiting).unwrap());
+                waiting.clear();
             }
-            if rows.is_empty() {
-                break;
-            }
-            bytes.extend_from_slice(&encoder.write_row_group(&waiting).unwrap());
-            waiting.clear();
-            cut.start_group();
+            waiting.push(handed.slice(piece.rows.start, piece.rows.len()));
         }
     }
     if !waiting.is_empty() {
