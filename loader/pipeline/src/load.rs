@@ -95,7 +95,7 @@ impl Load {
         let place = open_to_load(&self.job, &self.location).await?;
         let client = Client::connect(client_config(&self.job)).await?;
         let dataset = self.dataset(&place, &client).await?;
-        let staging = Staging::create(&place, lease_timeout(&self.job)).await?;
+        let staging = Staging::create(&place, &self.job.name, lease_timeout(&self.job)).await?;
         self.drive(
             Driver {
                 place,
@@ -134,7 +134,7 @@ impl Load {
         let place = open_to_load(&self.job, &self.location).await?;
         let client = Client::connect(client_config(&self.job)).await?;
         let dataset = self.dataset(&place, &client).await?;
-        let mut staging = Staging::create(&place, lease_timeout(&self.job)).await?;
+        let mut staging = Staging::create(&place, &self.job.name, lease_timeout(&self.job)).await?;
         drop(staging.keep_lease());
         let driver = Driver {
             place,

@@ -40,18 +40,22 @@ impl Staging {
     /// Makes a fresh staging directory under a new uuid.
     ///
     /// # Errors
-    /// Whatever the store says; on a full namespace quota the trash is emptied and it is tried once more.
-    pub async fn create(place: &Place, lease_timeout: Duration) -> Result<Self, Error> {
+    /// Whatever the store says. On a full namespace quota room is made first: by emptying the trash, then by
+    /// throwing away what runs of this job left for the next one.
+    pub async fn create(place: &Place, job: &str, lease_timeout: Duration) -> Result<Self, Error> {
         let run = Uuid::new_v4();
         let paths = place.layout.staging(run);
         let store = &*place.store;
-        match steps::make_directory(store, paths.directory()).await {
-            Err(loader_store::Error::Quota { .. }) => {
-                empty_trash(place).await;
-                steps::make_directory(store, paths.directory()).await?;
-            }
-            made => made?,
+        let mut made = steps::make_directory(store, paths.directory()).await;
+        if is_quota(&made) {
+            empty_trash(place).await;
+            made = steps::make_directory(store, paths.directory()).await;
         }
+        if is_quota(&made) {
+            give_way(place, job).await?;
+            made = steps::make_directory(store, paths.directory()).await;
+        }
+        made?;
         failpoint!("staging.made");
         let made = place.store.stat(paths.directory()).await?;
         let made_at_ms = made
@@ -447,6 +451,28 @@ pub(super) async fn throw_away(place: &Place, path: &StorePath) -> loader_store:
     failpoint!("trash.renamed");
     if let Err(error) = place.store.delete(&trash).await {
         tracing::warn!(%error, path = %trash, "cannot delete, the next run will");
+    }
+    Ok(())
+}
+
+fn is_quota<T>(result: &loader_store::Result<T>) -> bool {
+    matches!(result, Err(loader_store::Error::Quota { .. }))
+}
+
+/// Throws away runs of this job that were given up: their finished tasks are worth less than a job that is locked
+/// out by its own leftovers. Without a directory of ours there is no clock to tell who else is dead.
+async fn give_way(place: &Place, job: &str) -> Result<(), Error> {
+    for entry in place.store.list(&place.layout.all_staging()).await? {
+        let paths = StagingLayout::at(entry.path.clone());
+        if place.store.stat(&paths.lease()).await?.is_some() {
+            continue;
+        }
+        if let StoredPlan::Sound(plan) = stored_plan(place, &paths).await
+            && plan.job == job
+        {
+            tracing::warn!(path = %entry.path, "the quota is full, throwing a run away that was left for this one");
+            discard(place, &entry.path).await;
+        }
     }
     Ok(())
 }

@@ -94,3 +94,106 @@ pub(crate) async fn rename_ours(store: &dyn Store, from: &StorePath, to: &StoreP
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use loader_store::faulty::{Fault, FaultyStore, Rule};
+    use loader_store::{LocalStore, Operation};
+
+    use super::*;
+
+    fn bench(patience: Duration) -> (tempfile::TempDir, FaultyStore, StorePath) {
+        let dir = tempfile::TempDir::new().unwrap();
+        let root = StorePath::new(dir.path().to_str().unwrap()).unwrap();
+        let store = FaultyStore::new(Arc::new(LocalStore::new())).with_patience(patience);
+        (dir, store, root)
+    }
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn a_lost_answer_to_a_directory_is_no_trouble() {
+        let (_dir, store, root) = bench(PATIENCE);
+        for fault in [Fault::LoseAnswer, Fault::LoseRequest] {
+            store.add(Rule::on(Operation::Mkdir, fault));
+        }
+        let path = root.join("a");
+        make_directory(&store, &path).await.unwrap();
+        assert!(store.stat(&path).await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_document_that_could_not_be_written_gets_another_name() {
+        let (_dir, store, root) = bench(PATIENCE);
+        store.add(Rule::on(Operation::Put, Fault::LoseAnswer).times(2));
+        let path = write_beside(&store, &root, "x", &Bytes::from_static(b"text"))
+            .await
+            .unwrap();
+        let names = store.list(&root).await.unwrap().len();
+        assert_eq!(names, 3, "a failed name was used again");
+        assert_eq!(&store.read(&path).await.unwrap()[..], b"text");
+    }
+
+    #[tokio::test]
+    async fn a_lost_answer_to_a_rename_is_looked_up_at_both_ends() {
+        for fault in [Fault::LoseAnswer, Fault::LoseRequest] {
+            let (_dir, store, root) = bench(PATIENCE);
+            let (from, to) = (root.join("from"), root.join("to"));
+            store.mkdir(&from).await.unwrap();
+            store.add(Rule::on(Operation::Rename, fault));
+            rename_ours(&store, &from, &to).await.unwrap();
+            assert!(store.stat(&to).await.unwrap().is_some());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_rename_that_comes_late_is_found_by_the_next_try() {
+        let (_dir, store, root) = bench(PATIENCE);
+        let (from, to) = (root.join("from"), root.join("to"));
+        store.mkdir(&from).await.unwrap();
+        let (old, new) = (from.to_string(), to.to_string());
+        store.add(Rule::on(Operation::Rename, Fault::LoseRequest));
+        // It is carried out only when the second request arrives.
+        store.add(
+            Rule::on(
+                Operation::Rename,
+                Fault::fail(move |call| {
+                    std::fs::rename(&old, &new).unwrap();
+                    Error::NotFound {
+                        path: call.path.clone(),
+                    }
+                }),
+            )
+            .nth(1),
+        );
+        rename_ours(&store, &from, &to).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_name_that_another_has_and_a_source_that_is_gone_are_errors() {
+        let (_dir, store, root) = bench(PATIENCE);
+        let (from, to) = (root.join("from"), root.join("to"));
+        let error = rename_ours(&store, &from, &to).await.unwrap_err();
+        assert!(matches!(error, Error::NotFound { .. }), "{error:?}");
+        store.mkdir(&from).await.unwrap();
+        store.mkdir(&to).await.unwrap();
+        store.add(Rule::on(Operation::Rename, Fault::LoseAnswer));
+        let error = rename_ours(&store, &from, &to).await.unwrap_err();
+        assert!(matches!(error, Error::AlreadyExists { .. }), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn patience_ends() {
+        let (_dir, store, root) = bench(Duration::from_millis(700));
+        store.add(Rule::on(Operation::Put, Fault::LoseRequest).times(usize::MAX));
+        let error = write_beside(&store, &root, "x", &Bytes::new())
+            .await
+            .unwrap_err();
+        assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error:?}");
+        assert!(store.calls().len() > 1, "it was not tried again");
+        assert!(!store.patience().is_left());
+    }
+}

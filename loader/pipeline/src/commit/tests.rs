@@ -21,6 +21,7 @@ use crate::manifest::Manifest;
 use crate::plan::{Plan, PlanRequest, plan};
 use crate::snapshot::{LogOffsets, PartitionSnapshot, SourceSnapshot, TopicSnapshot};
 
+const JOB: &str = "";
 const LEASE: std::time::Duration = std::time::Duration::from_secs(60);
 
 struct Bench {
@@ -61,7 +62,7 @@ impl Bench {
     async fn staged(&self, cluster: &str) -> (Staging, Plan, Option<Manifest>) {
         let base = newest(&self.place).await.unwrap();
         let plan = first_sight(cluster, base.as_ref());
-        let staging = Staging::create(&self.place, LEASE).await.unwrap();
+        let staging = Staging::create(&self.place, JOB, LEASE).await.unwrap();
         staging.write_plan(&plan).await.unwrap();
         (staging, plan, base)
     }
@@ -246,7 +247,7 @@ async fn a_directory_in_which_a_slow_driver_planned_anew_is_not_run_by_the_old_p
         }
     });
     sleeper.leave_for_next().await;
-    let claimer = Staging::create(&bench.place, LEASE).await.unwrap();
+    let claimer = Staging::create(&bench.place, JOB, LEASE).await.unwrap();
     bench
         .faults
         .add(Rule::on(Operation::Rename, awake).path_contains("staging"));
@@ -321,4 +322,124 @@ async fn a_run_published_between_two_looks_is_no_run_that_vanished() {
     };
     let (newest, ()) = tokio::join!(look, publish);
     assert_eq!(newest.unwrap(), Some(RunNumber(2)));
+}
+
+#[tokio::test]
+async fn a_lease_is_judged_by_its_owners_word() {
+    let bench = Bench::new().await;
+    let owner = Staging::create(&bench.place, JOB, LEASE).await.unwrap();
+    let plan = first_sight("c", None);
+    owner.write_plan(&plan).await.unwrap();
+    // Another job file may say that leases are stale at once.
+    let impatient = Staging::create(&bench.place, JOB, std::time::Duration::ZERO)
+        .await
+        .unwrap();
+    let (impatient, taken) = impatient.take_over(&plan.fingerprint).await.unwrap();
+    assert!(taken.is_none(), "a live run was taken over");
+    impatient.clean_up(&plan.job).await.unwrap();
+    assert!(
+        bench
+            .place
+            .store
+            .stat(&owner.paths().plan())
+            .await
+            .unwrap()
+            .is_some(),
+        "a live run was cleared away"
+    );
+    // One whose owner says so, or says nothing, is dead by then.
+    bench
+        .place
+        .store
+        .replace(&owner.paths().lease(), bytes::Bytes::new())
+        .await
+        .unwrap();
+    let (_, taken) = impatient.take_over(&plan.fingerprint).await.unwrap();
+    assert!(taken.is_some());
+}
+
+#[tokio::test]
+async fn a_load_that_fails_while_it_looks_for_the_dead_leaves_nothing_behind() {
+    let bench = Bench::new().await;
+    let dead = bench.staged("c").await;
+    dead.0.leave_for_next().await;
+    for (operation, path) in [
+        (Operation::List, "staging"),
+        // The second look, after the claim.
+        (Operation::Read, "plan.json"),
+    ] {
+        let staging = Staging::create(&bench.place, JOB, LEASE).await.unwrap();
+        let broken = Fault::fail(|call| loader_store::Error::Io {
+            operation: call.operation,
+            path: call.path.clone(),
+            source: "broken".into(),
+        });
+        let mut rule = Rule::on(operation, broken).path_contains(path);
+        if operation == Operation::Read {
+            rule = rule.nth(1);
+        }
+        bench.faults.add(rule);
+        let taken = staging.take_over(&dead.1.fingerprint).await;
+        assert_eq!(taken.is_err(), operation == Operation::List);
+        drop(taken);
+        let left = bench
+            .place
+            .store
+            .list(&bench.place.layout.all_staging())
+            .await
+            .unwrap();
+        assert!(left.len() <= 1, "{operation}: {left:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_load_left_that_died_while_it_made_the_dataset_is_cleared_away() {
+    let bench = Bench::new().await;
+    let left = bench
+        .place
+        .layout
+        .hidden()
+        .join(&format!("new-{}-dataset.json", Uuid::new_v4()));
+    bench
+        .place
+        .store
+        .put(&left, bytes::Bytes::new())
+        .await
+        .unwrap();
+    let fresh = Staging::create(&bench.place, JOB, LEASE).await.unwrap();
+    fresh.clean_up("job").await.unwrap();
+    assert!(
+        bench.place.store.stat(&left).await.unwrap().is_some(),
+        "perhaps another load is just making the dataset"
+    );
+    let later = Staging::create(&bench.place, JOB, std::time::Duration::ZERO)
+        .await
+        .unwrap();
+    later.clean_up("job").await.unwrap();
+    assert!(bench.place.store.stat(&left).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_name_quota_that_only_our_own_leftovers_fill_locks_nobody_out() {
+    let bench = Bench::new().await;
+    let (given_up, at_work) = (bench.staged("c").await, bench.staged("d").await);
+    let paths = [
+        given_up.0.paths().directory().clone(),
+        at_work.0.paths().directory().clone(),
+    ];
+    given_up.0.leave_for_next().await;
+    let full = Fault::fail(|call| loader_store::Error::Quota {
+        operation: call.operation,
+        path: call.path.clone(),
+        source: "the namespace quota is exceeded".into(),
+    });
+    // Before and after the trash is emptied.
+    bench.faults.add(Rule::on(Operation::Mkdir, full).times(2));
+    Staging::create(&bench.place, JOB, LEASE).await.unwrap();
+    let [gone, kept] = paths;
+    assert!(bench.place.store.stat(&gone).await.unwrap().is_none());
+    assert!(
+        bench.place.store.stat(&kept).await.unwrap().is_some(),
+        "a run at work was thrown away"
+    );
 }

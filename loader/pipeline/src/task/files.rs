@@ -81,7 +81,11 @@ impl<'a> TaskFiles<'a> {
             ),
             schema: Arc::clone(transform.schema()),
             held: HeldRows::new(&context.memory),
-            outgoing: Outgoing::new(context.memory.outgoing_bytes),
+            outgoing: Outgoing::new(
+                Arc::clone(&context.place.store),
+                context.staging.clone(),
+                context.memory.outgoing_bytes,
+            ),
             open: BTreeMap::new(),
             with_full: Vec::new(),
             counts: BTreeMap::new(),
@@ -189,7 +193,7 @@ impl<'a> TaskFiles<'a> {
             };
             for rows in std::mem::take(&mut file.full) {
                 let bytes = file.encode(rows, self.context, &mut self.held).await?;
-                file.sink.put(self.context, &self.outgoing, bytes).await?;
+                file.sink.put(&self.outgoing, bytes).await?;
             }
         }
         Ok(())
@@ -235,9 +239,7 @@ impl<'a> TaskFiles<'a> {
         for mut file in std::mem::take(&mut self.open).into_values() {
             let rows = std::mem::take(&mut file.waiting);
             let last = file.encode(rows, self.context, &mut self.held).await?;
-            let (ending, published) = file
-                .end(last, self.context, &self.outgoing, self.task)
-                .await?;
+            let (ending, published) = file.end(last, &self.outgoing, self.task).await?;
             if closing.len() >= MOST_CLOSING {
                 note_closed(&mut closing, &mut files).await?;
             }
@@ -343,15 +345,11 @@ impl OpenFile {
     async fn end(
         self,
         last: Bytes,
-        context: &TaskContext,
         outgoing: &Outgoing,
         task: u32,
     ) -> Result<(Ending, PublishedFile), Error> {
         let tail = self.encoder.close()?;
-        let ending = self
-            .sink
-            .end(context, outgoing, vec![last, tail.bytes])
-            .await?;
+        let ending = self.sink.end(outgoing, vec![last, tail.bytes]).await?;
         let ranges = self
             .spans
             .iter()

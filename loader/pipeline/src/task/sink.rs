@@ -17,16 +17,18 @@ use loader_store::{FileWriter, Store, StorePath};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::TaskContext;
 use crate::commit::staging::fenced_if_gone;
 use crate::error::Error;
+use crate::layout::StagingLayout;
 
 /// Pieces of one file that wait; the room for their bytes is the real bound.
 const PIECES: usize = 16;
 
-/// Room for bytes on their way to the store, shared by the files of an attempt.
+/// The store, and room for bytes on their way there, shared by the files of an attempt.
 #[derive(Clone)]
 pub(super) struct Outgoing {
+    store: Arc<dyn Store>,
+    staging: StagingLayout,
     room: Arc<Semaphore>,
     most: usize,
 }
@@ -71,9 +73,11 @@ struct Upload {
 
 impl Outgoing {
     /// Room for `bytes` bytes; one piece that is larger goes alone.
-    pub(super) fn new(bytes: usize) -> Self {
+    pub(super) fn new(store: Arc<dyn Store>, staging: StagingLayout, bytes: usize) -> Self {
         let most = bytes.clamp(1, u32::MAX as usize);
         Self {
+            store,
+            staging,
             room: Arc::new(Semaphore::new(most)),
             most,
         }
@@ -104,12 +108,7 @@ impl Sink {
     }
 
     /// Hands bytes over, waiting for room. An error of the background shows here or in [`Ending::finish`].
-    pub(super) async fn put(
-        &mut self,
-        context: &TaskContext,
-        outgoing: &Outgoing,
-        bytes: Bytes,
-    ) -> Result<(), Error> {
+    pub(super) async fn put(&mut self, outgoing: &Outgoing, bytes: Bytes) -> Result<(), Error> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -117,7 +116,7 @@ impl Sink {
         let room = outgoing.reserve(bytes.len()).await?;
         let upload = match self.upload.take() {
             Some(upload) => upload,
-            None => Upload::in_pieces(context.clone(), self.file.clone()),
+            None => Upload::in_pieces(outgoing.clone(), self.file.clone()),
         };
         if !upload.send((bytes, room)).await {
             // It stopped taking bytes: it has failed, and says why.
@@ -131,13 +130,12 @@ impl Sink {
     /// Hands the last bytes over: all of the file, if nothing was put before.
     pub(super) async fn end(
         mut self,
-        context: &TaskContext,
         outgoing: &Outgoing,
         last: Vec<Bytes>,
     ) -> Result<Ending, Error> {
         if self.upload.is_some() {
             for bytes in last {
-                self.put(context, outgoing, bytes).await?;
+                self.put(outgoing, bytes).await?;
             }
             return Ok(Ending { sink: self });
         }
@@ -145,7 +143,7 @@ impl Sink {
         if size > 0 {
             last.iter().for_each(|bytes| self.count(bytes));
             let room = outgoing.reserve(size).await?;
-            let upload = Upload::whole(context.clone(), self.file.clone(), last, room);
+            let upload = Upload::whole(outgoing.clone(), self.file.clone(), last, room);
             self.upload = Some(upload);
         }
         Ok(Ending { sink: self })
@@ -250,11 +248,11 @@ impl AttemptFile {
 }
 
 impl Upload {
-    fn in_pieces(context: TaskContext, mut file: AttemptFile) -> Self {
+    fn in_pieces(outgoing: Outgoing, mut file: AttemptFile) -> Self {
         let (pieces, taken) = mpsc::channel(PIECES);
         let done = crate::spawn(async move {
-            let written = file.write_pieces(&*context.place.store, taken).await;
-            let length = written.map_err(|error| fenced_if_gone(&context.staging, error))?;
+            let written = file.write_pieces(&*outgoing.store, taken).await;
+            let length = written.map_err(|error| fenced_if_gone(&outgoing.staging, error))?;
             Ok((file.name(), length))
         });
         let pieces = Some(pieces);
@@ -262,15 +260,15 @@ impl Upload {
     }
 
     fn whole(
-        context: TaskContext,
+        outgoing: Outgoing,
         mut file: AttemptFile,
         all: Vec<Bytes>,
         room: OwnedSemaphorePermit,
     ) -> Self {
         let done = crate::spawn(async move {
-            let written = file.write_whole(&*context.place.store, &all).await;
+            let written = file.write_whole(&*outgoing.store, &all).await;
             drop(room);
-            let length = written.map_err(|error| fenced_if_gone(&context.staging, error))?;
+            let length = written.map_err(|error| fenced_if_gone(&outgoing.staging, error))?;
             Ok((file.name(), length))
         });
         Self { pieces: None, done }
@@ -293,5 +291,88 @@ impl Upload {
                 source: Some(Box::new(source)),
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use loader_store::faulty::{Fault, FaultyStore, Rule};
+    use loader_store::{LocalStore, Operation};
+
+    use super::*;
+
+    /// Writes `pieces` and then `tail` through a sink, with the fault of `rules`.
+    async fn write(
+        rules: Vec<Rule>,
+        patience: Duration,
+        pieces: &[&'static str],
+        tail: &'static str,
+    ) -> Result<(String, String), Error> {
+        let dir = tempfile::TempDir::new().unwrap();
+        let root = StorePath::new(dir.path().to_str().unwrap()).unwrap();
+        let store = FaultyStore::new(Arc::new(LocalStore::new())).with_patience(patience);
+        let staging = StagingLayout::at(root.clone());
+        for rule in rules {
+            store.add(rule);
+        }
+        let outgoing = Outgoing::new(Arc::new(store), staging, 1 << 20);
+        let mut sink = Sink::new(root.clone(), 3);
+        for piece in pieces {
+            sink.put(&outgoing, Bytes::from_static(piece.as_bytes()))
+                .await?;
+        }
+        let tail = vec![Bytes::from_static(tail.as_bytes())];
+        let closed = sink.end(&outgoing, tail).await?.finish().await?;
+        let Closed { name, bytes, crc } = closed;
+        let content = std::fs::read_to_string(root.join(&name).to_string()).unwrap();
+        assert_eq!(bytes, content.len() as u64);
+        assert_eq!(crc, crc32c::crc32c(content.as_bytes()));
+        Ok((name, content))
+    }
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn a_file_whose_first_write_fails_is_written_under_another_name() {
+        let rules = vec![
+            Rule::on(Operation::Create, Fault::LoseAnswer),
+            Rule::on(Operation::Write, Fault::LoseAnswer),
+        ];
+        let (name, content) = write(rules, PATIENCE, &["first", "second"], "end")
+            .await
+            .unwrap();
+        assert_eq!(
+            (name.as_str(), content.as_str()),
+            ("00003-2.part", "firstsecondend")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_whole_file_that_cannot_be_closed_is_written_under_another_name() {
+        let rules = vec![Rule::on(Operation::Close, Fault::LoseAnswer).times(2)];
+        let (name, content) = write(rules, PATIENCE, &[], "all").await.unwrap();
+        assert_eq!((name.as_str(), content.as_str()), ("00003-2.part", "all"));
+    }
+
+    #[tokio::test]
+    async fn bytes_that_are_gone_are_not_made_up() {
+        let rules = vec![Rule::on(Operation::Close, Fault::LoseRequest)];
+        let error = write(rules, PATIENCE, &["first"], "end").await.unwrap_err();
+        assert!(
+            matches!(&error, Error::Store(error) if error.may_pass()),
+            "{error:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn without_patience_and_after_it_the_error_is_handed_on() {
+        for patience in [Duration::ZERO, Duration::from_millis(700)] {
+            let rules = vec![Rule::on(Operation::Write, Fault::LoseRequest).times(usize::MAX)];
+            let error = write(rules, patience, &["first"], "end").await.unwrap_err();
+            assert_eq!(error.exit(), crate::error::Exit::Unavailable, "{error}");
+        }
     }
 }

@@ -452,6 +452,19 @@ mod tests {
     }
 
     #[test]
+    fn what_hdfs_native_knows_of_datanodes_is_not_poured_out() {
+        let text = "All DataNodes failed: [DatanodeInfoProto { id: DatanodeIdProto { .. } }]";
+        let got = error(
+            Operation::Read,
+            HdfsError::DataTransferError(text.to_owned()),
+        );
+        assert_eq!(
+            got.source().unwrap().to_string(),
+            "data transfer failed: All DataNodes failed"
+        );
+    }
+
+    #[test]
     fn only_the_first_line_of_a_trace_is_shown() {
         let got = rpc(
             Operation::Stat,
