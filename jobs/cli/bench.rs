@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 use loader_pipeline::bench::{Round, round};
+use loader_pipeline::config::JobConfig;
+use loader_pipeline::error::Error;
 use loader_pipeline::load::{Load, open_place};
 use loader_pipeline::progress::Quiet;
 
@@ -53,12 +55,9 @@ impl Bench {
                     now_ms: load::now_ms(),
                 };
                 let measured = round(&load).await;
-                let place = open_place(&job, &location).await?;
-                let root = place.layout.root();
-                if place.store.stat(root).await?.is_some() {
-                    place.store.delete(root).await?;
-                }
+                let removed = remove(&job, &location).await;
                 let measured = measured?;
+                removed?;
                 if self.json {
                     out::json(&measured)?;
                 } else {
@@ -68,6 +67,13 @@ impl Bench {
         }
         Ok(None)
     }
+}
+
+/// Removes what a round published.
+async fn remove(job: &JobConfig, location: &str) -> Result<(), Error> {
+    let place = open_place(job, location).await?;
+    place.store.delete(place.layout.root()).await?;
+    Ok(())
 }
 
 fn print(round: &Round) -> std::io::Result<()> {

@@ -391,6 +391,22 @@ fn values_that_cannot_be_meant_are_refused_together() {
 }
 
 #[test]
+fn one_directory_more_than_the_limit_fails_the_run_and_rejected_records_are_none() {
+    let mut lines = events(0, 30, 10);
+    lines.push("not json".to_owned());
+    let broker = broker_with(&lines);
+    let limits = |groups| format!("[limits]\nmax_groups = {groups}\nmax_rejected_percent = 10.0\n");
+    let job = Job::new(&broker.address, "events", &limits(2));
+    job.load()
+        .expect(65)
+        .says(&["task 0", "2", "limits.max_groups"]);
+    assert!(published(&job).is_empty());
+    let job = Job::new(&broker.address, "events", &limits(3));
+    job.load().expect(0);
+    assert_eq!(job.rows(), 30);
+}
+
+#[test]
 fn a_dataset_is_not_made_inside_another() {
     let broker = broker_with(&events(0, 3, 100));
     let outer = Job::new(&broker.address, "events", "");

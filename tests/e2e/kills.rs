@@ -157,9 +157,7 @@ fn sigterm_leaves_the_finished_tasks_for_the_next_run() {
     let job = Job::new(&broker.address, "events", QUICK);
     job.edit("threads = 2", "threads = 1");
     let mut command = job.load_command(&[]);
-    command
-        .env("FAILPOINTS", "2*off->1*sleep(1500)->off;unused=off")
-        .env("FAILPOINTS", "task.done=1*off->1*sleep(1500)");
+    command.env("FAILPOINTS", "task.done=1*off->1*sleep(1500)");
     let child = spawn(command);
     test_support::wait_until(Duration::from_secs(20), || !done_tasks(&job).is_empty()).unwrap();
     test_support::process::send(child.id(), rustix::process::Signal::TERM).unwrap();

@@ -64,7 +64,7 @@ impl Round {
 /// Memory: all records of the plan.
 ///
 /// # Errors
-/// As [`Load::run`].
+/// As [`Load::run`]; topics without records.
 pub async fn round(load: &Load) -> Result<Round, Error> {
     let plan = load.dry_run().await?;
     let mut round = Round::default();
@@ -83,10 +83,14 @@ pub async fn round(load: &Load) -> Result<Round, Error> {
     let before = process_cpu();
     let outcome = load.run().await?;
     round.load = process_cpu() - before;
-    if let Outcome::Published(manifest) = outcome {
-        round.records = manifest.counts().rows;
-        round.bytes = manifest.files.iter().map(|file| file.bytes).sum();
-    }
+    let Outcome::Published(manifest) = outcome else {
+        let problem = "there is nothing to measure: the topics have no records";
+        return Err(Error::Config {
+            problems: vec![problem.to_owned()],
+        });
+    };
+    round.records = manifest.counts().rows;
+    round.bytes = manifest.files.iter().map(|file| file.bytes).sum();
     round.stages = spent.take();
     Ok(round)
 }

@@ -102,6 +102,9 @@ impl Engine {
 
 /// The same task again from its stored start offsets: as often as the job allows, and after trouble of the
 /// store that passes as long as its patience lasts.
+///
+/// An attempt that had worked for long met a trouble of its own: it is counted, and patience begins anew.
+/// So much work for each of the `retries` is long that all together last as long as the patience.
 pub(crate) async fn attempts(
     context: &TaskContext,
     task: &Task,
@@ -113,17 +116,21 @@ pub(crate) async fn attempts(
         .with_jitter()
         .with_max_times(retries)
         .build();
-    let mut tries = context.place.store.patience().tries();
+    let patience = context.place.store.patience();
+    let long = patience.limit() / u32::try_from(retries.max(1)).unwrap_or(u32::MAX);
+    let mut tries = patience.tries();
     loop {
+        let begun = Instant::now();
         let error = match run_attempt(context, task).await {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
         let waited = match &error {
-            Error::Store(error) => tries.again(error).await,
+            Error::Store(error) if begun.elapsed() < long => tries.again(error).await,
             _ => false,
         };
         if !waited {
+            tries = patience.tries();
             let pause = counted.next().filter(|_| error.is_retriable());
             let Some(pause) = pause else {
                 return Err(error);

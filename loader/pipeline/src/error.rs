@@ -86,11 +86,12 @@ pub enum Error {
         lost: Vec<LostOffsets>,
     },
     /// A document of the commit protocol cannot be trusted.
-    #[error("{path}: {damage}")]
+    #[error("{path} cannot be trusted")]
     Damaged {
         /// Which document.
         path: StorePath,
         /// What is wrong.
+        #[source]
         damage: Damage,
     },
     /// The dataset's directory holds something that should not be there or lacks something that should.

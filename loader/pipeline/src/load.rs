@@ -300,7 +300,7 @@ impl Load {
             Err(error) => Err(error),
         };
         let outcome = match outcome {
-            Err(error) if staging.explains(&error).await => Err(staging.gone()),
+            Err(error) if staging.was_taken_over(&error).await => Err(staging.gone()),
             outcome => outcome,
         };
         match &outcome {

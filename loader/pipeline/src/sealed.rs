@@ -7,6 +7,7 @@
 //! that was cut short, edited or reformatted is refused rather than half understood.
 
 use bytes::Bytes;
+use loader_store::{Store, StorePath};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -111,6 +112,21 @@ fn sealed<D: Document>(document: &D) -> Result<Bytes, serde_json::Error> {
     let mut text = serde_json::to_vec(&envelope)?;
     text.push(b'\n');
     Ok(text.into())
+}
+
+/// Reads the document at `path`; `None` where there is nothing.
+///
+/// # Errors
+/// [`Error::Damaged`] when it is there and unsound; whatever the store says.
+pub async fn read<D: Document>(store: &dyn Store, path: &StorePath) -> Result<Option<D>, Error> {
+    let bytes = match store.read(path).await {
+        Err(loader_store::Error::NotFound { .. }) => return Ok(None),
+        read => read?,
+    };
+    unseal(&bytes).map(Some).map_err(|damage| Error::Damaged {
+        path: path.clone(),
+        damage,
+    })
 }
 
 /// Reads a sealed document back.

@@ -24,7 +24,7 @@ use self::files::TaskFiles;
 use self::range::RangeReader;
 pub(crate) use self::range::records_of;
 use crate::commit::Place;
-use crate::commit::staging::fenced_if_gone;
+use crate::commit::staging::{fenced_if_gone, taken_over};
 use crate::commit::steps;
 use crate::error::Error;
 use crate::failpoint::failpoint;
@@ -110,18 +110,11 @@ async fn win(context: &TaskContext, task: u32, directory: &StorePath) -> Result<
             return Ok(());
         }
         if store.stat(directory).await?.is_none() {
-            return Err(gone_with(context, done));
+            return Err(taken_over(&context.staging));
         }
         last = Some(refused);
     }
-    Err(last.map_or_else(|| gone_with(context, done), Error::Store))
-}
-
-fn gone_with(context: &TaskContext, path: StorePath) -> Error {
-    fenced_if_gone(
-        &context.staging,
-        loader_store::Error::ParentMissing { path },
-    )
+    Err(last.map_or_else(|| taken_over(&context.staging), Error::Store))
 }
 
 async fn write_files(

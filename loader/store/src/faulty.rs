@@ -232,6 +232,7 @@ pub struct FaultyStore {
     inner: Arc<dyn Store>,
     state: Shared,
     patience: Patience,
+    remote: bool,
 }
 
 impl FaultyStore {
@@ -240,15 +241,17 @@ impl FaultyStore {
     pub fn new(inner: Arc<dyn Store>) -> Self {
         Self {
             patience: inner.patience(),
+            remote: false,
             inner,
             state: Arc::default(),
         }
     }
 
-    /// With another patience than the inner store's, as [`Store::patience`] tells it.
+    /// As a remote store: with this patience, and what can be seen is durable.
     #[must_use]
-    pub fn with_patience(mut self, limit: std::time::Duration) -> Self {
-        self.patience = Patience::new(limit);
+    pub fn as_remote(mut self, patience: std::time::Duration) -> Self {
+        self.patience = Patience::new(patience);
+        self.remote = true;
         self
     }
 
@@ -362,7 +365,11 @@ impl Store for FaultyStore {
     }
 
     fn rename_semantics(&self) -> RenameSemantics {
-        self.inner.rename_semantics()
+        let inner = self.inner.rename_semantics();
+        RenameSemantics {
+            seen_is_durable: inner.seen_is_durable || self.remote,
+            ..inner
+        }
     }
 
     fn patience(&self) -> Patience {

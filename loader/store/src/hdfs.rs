@@ -259,6 +259,7 @@ impl Store for HdfsStore {
         RenameSemantics {
             atomic_directory_rename: true,
             never_overwrites: true,
+            seen_is_durable: true,
         }
     }
 

@@ -92,6 +92,9 @@ pub struct RenameSemantics {
     pub atomic_directory_rename: bool,
     /// A target that exists is refused by the store itself, also between racing clients.
     pub never_overwrites: bool,
+    /// A rename that can be seen has happened for good. Not so locally: there an answer is lost when the
+    /// directory could not be synced.
+    pub seen_is_durable: bool,
 }
 
 /// A place for files. Safe to use from many tasks and processes at once.

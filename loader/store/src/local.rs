@@ -423,6 +423,7 @@ impl Store for LocalStore {
         RenameSemantics {
             atomic_directory_rename: true,
             never_overwrites: supported,
+            seen_is_durable: false,
         }
     }
 

@@ -48,6 +48,12 @@ impl Patience {
         }
     }
 
+    /// How long each trouble is waited for.
+    #[must_use]
+    pub const fn limit(&self) -> Duration {
+        self.limit
+    }
+
     /// Whether there is any: local stores have none, and it is used up by waiting in vain.
     #[must_use]
     pub fn is_left(&self) -> bool {
@@ -166,18 +172,16 @@ impl PatientStore {
     }
 
     fn changed_nothing_and_may_pass(&self, error: &Error) -> bool {
-        match error {
-            Error::Unreachable { .. } | Error::Timeout { .. } => {
-                self.reached.load(Ordering::Relaxed)
-            }
-            Error::SafeMode { .. } => self.changed.load(Ordering::Relaxed),
-            Error::ReadFailed { .. } => true,
-            Error::OutcomeUnknown { .. } => false,
-            _ => {
-                self.reached.store(true, Ordering::Relaxed);
-                false
-            }
+        if matches!(error, Error::Unreachable { .. } | Error::Timeout { .. }) {
+            return self.reached.load(Ordering::Relaxed);
         }
+        if matches!(error, Error::OutcomeUnknown { .. }) {
+            return false;
+        }
+        // Everything else is an answer.
+        self.reached.store(true, Ordering::Relaxed);
+        matches!(error, Error::ReadFailed { .. })
+            || matches!(error, Error::SafeMode { .. }) && self.changed.load(Ordering::Relaxed)
     }
 }
 

@@ -263,22 +263,14 @@ pub async fn finished(
     let mut done = BTreeMap::new();
     for task in &plan.tasks {
         let path = staging.paths().done(task.task).join(REPORT);
-        match place.store.read(&path).await {
-            Ok(bytes) => {
-                let report: AttemptReport =
-                    sealed::unseal(&bytes).map_err(|damage| Error::Damaged {
-                        path: path.clone(),
-                        damage,
-                    })?;
-                if !report.is_of(task) {
-                    let problem = "the attempt read other ranges than the plan's".to_owned();
-                    return Err(Error::Inconsistent { path, problem });
-                }
-                done.insert(task.task, report);
-            }
-            Err(loader_store::Error::NotFound { .. }) => {}
-            Err(error) => return Err(error.into()),
+        let Some(report) = sealed::read::<AttemptReport>(&*place.store, &path).await? else {
+            continue;
+        };
+        if !report.is_of(task) {
+            let problem = "the attempt read other ranges than the plan's".to_owned();
+            return Err(Error::Inconsistent { path, problem });
         }
+        done.insert(task.task, report);
     }
     Ok(done)
 }
@@ -381,9 +373,7 @@ impl Assembly<'_> {
                 path: to.clone(),
                 problem: format!("has {} bytes, the attempt wrote {length}", entry.len),
             }),
-            None if !is_there(self.place, self.staging.paths().directory()).await? => Err(self
-                .staging
-                .fenced_if_gone(loader_store::Error::ParentMissing { path: to.clone() })),
+            None if !self.staging.is_there().await? => Err(self.staging.gone()),
             None => Err(refused.into()),
         }
     }

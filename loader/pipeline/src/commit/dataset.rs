@@ -50,14 +50,7 @@ impl Dataset {
     /// # Errors
     /// When it is there and unsound.
     pub async fn read(place: &Place) -> Result<Option<Self>, Error> {
-        let path = place.layout.dataset();
-        match place.store.read(&path).await {
-            Ok(bytes) => sealed::unseal(&bytes)
-                .map(Some)
-                .map_err(|damage| Error::Damaged { path, damage }),
-            Err(loader_store::Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        sealed::read(&*place.store, &place.layout.dataset()).await
     }
 
     /// Makes the dataset, unless another driver does so first: then that one's pins hold and are returned.
@@ -84,7 +77,7 @@ impl Dataset {
         match steps::rename_ours(&**store, &beside, &place.layout.dataset()).await {
             Ok(()) => Ok(self),
             Err(loader_store::Error::AlreadyExists { .. }) => {
-                store.delete(&beside).await?;
+                steps::delete(&**store, &beside).await?;
                 Self::read(place).await?.ok_or_else(|| Error::Inconsistent {
                     path: place.layout.dataset(),
                     problem: "was there and vanished".to_owned(),
@@ -132,7 +125,7 @@ impl Dataset {
 pub async fn make_directories(place: &Place) -> Result<(), Error> {
     for directory in [place.layout.all_staging(), place.layout.trash()] {
         if place.store.stat(&directory).await?.is_none() {
-            steps::make_directories(&*place.store, &directory).await?;
+            steps::make_all_directories(&*place.store, &directory).await?;
         }
     }
     Ok(())

@@ -125,19 +125,12 @@ pub async fn newest(place: &Place) -> Result<Option<Manifest>, Error> {
 /// [`Error::Damaged`] when it is unsound, [`Error::Inconsistent`] when it is missing or another run's.
 pub async fn read_manifest(place: &Place, number: RunNumber) -> Result<Manifest, Error> {
     let path = place.layout.manifest(number);
-    let bytes = match place.store.read(&path).await {
-        Err(loader_store::Error::NotFound { .. }) => {
-            return Err(Error::Inconsistent {
-                path,
-                problem: "the run has no manifest".to_owned(),
-            });
-        }
-        read => read?,
+    let Some(manifest) = sealed::read::<Manifest>(&*place.store, &path).await? else {
+        return Err(Error::Inconsistent {
+            path,
+            problem: "the run has no manifest".to_owned(),
+        });
     };
-    let manifest: Manifest = sealed::unseal(&bytes).map_err(|damage| Error::Damaged {
-        path: path.clone(),
-        damage,
-    })?;
     if manifest.number != number {
         return Err(Error::Inconsistent {
             path,

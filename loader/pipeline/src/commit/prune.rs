@@ -64,14 +64,9 @@ impl PrunedRun {
     /// [`Error::Damaged`] when it is unsound, [`Error::Inconsistent`] when it is another run's.
     pub async fn read(place: &Place, manifest: &Manifest) -> Result<Option<Self>, Error> {
         let path = place.layout.run(manifest.number).join(PRUNED);
-        let bytes = match place.store.read(&path).await {
-            Err(loader_store::Error::NotFound { .. }) => return Ok(None),
-            read => read?,
+        let Some(marker) = sealed::read::<Self>(&*place.store, &path).await? else {
+            return Ok(None);
         };
-        let marker: Self = sealed::unseal(&bytes).map_err(|damage| Error::Damaged {
-            path: path.clone(),
-            damage,
-        })?;
         if marker.run != manifest.run_ref() {
             let problem = format!(
                 "says that {} ({}) was pruned, this is another run",
@@ -252,6 +247,7 @@ impl<'a> OldRun<'a> {
     async fn mark(&self, manifest: &Manifest) -> Result<(), Error> {
         let target = self.place.layout.run(self.number).join(PRUNED);
         let bytes = sealed::seal(&PrunedRun::of(manifest))?;
+        let mut last = None;
         for _ in 0..MARK_ATTEMPTS {
             if PrunedRun::read(self.place, manifest).await?.is_some() {
                 return Ok(());
@@ -259,17 +255,19 @@ impl<'a> OldRun<'a> {
             match self.place_marker(bytes.clone(), &target).await {
                 // A load emptied the trash, another prune was faster, or nobody knows: look again.
                 Err(
-                    loader_store::Error::NotFound { .. }
-                    | loader_store::Error::AlreadyExists { .. },
-                ) => {}
-                Err(error) if error.kind() == loader_store::ErrorKind::Ambiguous => {}
+                    error @ (loader_store::Error::NotFound { .. }
+                    | loader_store::Error::AlreadyExists { .. }
+                    | loader_store::Error::OutcomeUnknown { .. }),
+                ) => last = Some(error),
                 placed => return Ok(placed?),
             }
         }
-        Err(Error::Inconsistent {
-            path: target,
-            problem: format!("could not be placed in {MARK_ATTEMPTS} attempts"),
-        })
+        Err(last.map_or_else(
+            || Error::Fenced {
+                what: format!("others were at work on {target}"),
+            },
+            Error::Store,
+        ))
     }
 
     async fn place_marker(

@@ -134,8 +134,9 @@ impl Staging {
     /// # Errors
     /// Whatever the store says.
     pub async fn drop_plan(&self) -> Result<(), Error> {
-        self.place.store.delete(&self.paths.plan()).await?;
-        self.place.store.delete(&self.paths.tasks()).await?;
+        let store = &*self.place.store;
+        steps::delete(store, &self.paths.plan()).await?;
+        steps::delete(store, &self.paths.tasks()).await?;
         Ok(())
     }
 
@@ -355,7 +356,7 @@ impl Staging {
 
     /// Whether an error only shows that another driver took this directory: something in it is missing
     /// because all of it is.
-    pub async fn explains(&self, error: &Error) -> bool {
+    pub async fn was_taken_over(&self, error: &Error) -> bool {
         let missing = matches!(
             error,
             Error::Store(
@@ -387,7 +388,8 @@ pub(crate) fn fenced_if_gone(paths: &StagingLayout, error: loader_store::Error) 
     }
 }
 
-fn taken_over(paths: &StagingLayout) -> Error {
+/// The error of a driver or task whose staging directory is no longer its own.
+pub(crate) fn taken_over(paths: &StagingLayout) -> Error {
     Error::Fenced {
         what: format!("{} was taken over or cleared away", paths.directory()),
     }
@@ -429,8 +431,10 @@ async fn stored_plan(place: &Place, paths: &StagingLayout) -> StoredPlan {
 /// When it is missing or unsound.
 pub async fn read_plan(place: &Place, paths: &StagingLayout) -> Result<Plan, Error> {
     let path = paths.plan();
-    let bytes = place.store.read(&path).await?;
-    sealed::unseal(&bytes).map_err(|damage| Error::Damaged { path, damage })
+    match sealed::read(&*place.store, &path).await? {
+        Some(plan) => Ok(plan),
+        None => Err(loader_store::Error::NotFound { path }.into()),
+    }
 }
 
 /// Throws a directory away. Errors are logged: the next run tries again.

@@ -5,46 +5,47 @@
 //! by making it again, and one to its rename by a look at both ends. A request that comes late, after its
 //! answer was given up, does no harm: its source is gone, or its name is one that nobody uses any more.
 //!
-//! All are bounded by [`Store::patience`]; without any (local stores) each step is tried once.
+//! All are bounded by [`Store::patience`]; without any each step is tried once.
 
 use bytes::Bytes;
 use loader_store::{Error, Result, Store, StorePath};
 use uuid::Uuid;
 
-/// Makes a directory that only this run uses; one that is there is as good.
-pub(crate) async fn make_directory(store: &dyn Store, path: &StorePath) -> Result<()> {
+/// Calls until it is done or the store's patience is over.
+async fn persistently<T, Call>(store: &dyn Store, call: impl Fn() -> Call) -> Result<T>
+where
+    Call: Future<Output = Result<T>>,
+{
     let mut tries = store.patience().tries();
     loop {
-        match store.mkdir(path).await {
-            Ok(()) | Err(Error::AlreadyExists { .. }) => return Ok(()),
+        match call().await {
             Err(error) if tries.again(&error).await => {}
-            Err(error) => return Err(error),
+            ended => return ended,
         }
+    }
+}
+
+/// Makes a directory that only this run uses; one that is there is as good.
+pub(crate) async fn make_directory(store: &dyn Store, path: &StorePath) -> Result<()> {
+    match persistently(store, || store.mkdir(path)).await {
+        Err(Error::AlreadyExists { .. }) => Ok(()),
+        made => made,
     }
 }
 
 /// Makes a directory and those above it, wherever they are missing.
-pub(crate) async fn make_directories(store: &dyn Store, path: &StorePath) -> Result<()> {
-    let mut tries = store.patience().tries();
-    loop {
-        match store.mkdirs(path).await {
-            Ok(()) => return Ok(()),
-            Err(error) if tries.again(&error).await => {}
-            Err(error) => return Err(error),
-        }
-    }
+pub(crate) async fn make_all_directories(store: &dyn Store, path: &StorePath) -> Result<()> {
+    persistently(store, || store.mkdirs(path)).await
 }
 
 /// Overwrites an advisory file, whatever there is.
 pub(crate) async fn overwrite(store: &dyn Store, path: &StorePath, bytes: Bytes) -> Result<()> {
-    let mut tries = store.patience().tries();
-    loop {
-        match store.replace(path, bytes.clone()).await {
-            Ok(()) => return Ok(()),
-            Err(error) if tries.again(&error).await => {}
-            Err(error) => return Err(error),
-        }
-    }
+    persistently(store, || store.replace(path, bytes.clone())).await
+}
+
+/// Deletes what only this run knows of, if it is there.
+pub(crate) async fn delete(store: &dyn Store, path: &StorePath) -> Result<()> {
+    persistently(store, || store.delete(path)).await.map(drop)
 }
 
 /// Writes a whole file into `directory` under a name of its own that ends in `name`, each try under another:
@@ -55,44 +56,42 @@ pub(crate) async fn write_beside(
     name: &str,
     bytes: &Bytes,
 ) -> Result<StorePath> {
-    let mut tries = store.patience().tries();
-    loop {
+    persistently(store, || async {
         let path = directory.join(&format!("new-{}{name}", Uuid::new_v4()));
-        match store.put(&path, bytes.clone()).await {
-            Ok(()) => return Ok(path),
-            Err(error) if tries.again(&error).await => {}
-            Err(error) => return Err(error),
-        }
-    }
+        store.put(&path, bytes.clone()).await?;
+        Ok(path)
+    })
+    .await
 }
 
 /// Renames what only this run knows of. `NotFound` means that neither end is there.
+///
+/// A lost answer is settled by a look at both ends where what can be seen is durable, whatever the patience.
 pub(crate) async fn rename_ours(store: &dyn Store, from: &StorePath, to: &StorePath) -> Result<()> {
     let mut tries = store.patience().tries();
+    let can_look = store.rename_semantics().seen_is_durable;
     let mut in_doubt = false;
     loop {
         let error = match store.rename_no_overwrite(from, to).await {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
-        // Without patience the store is a local one: its lost answer is a failed fsync, and that stands.
-        if !store.patience().is_left() {
-            return Err(error);
-        }
+        in_doubt |= matches!(error, Error::OutcomeUnknown { .. });
         // Only after a lost answer can it be ours that is there: it came late, or the look came early.
-        if in_doubt && matches!(error, Error::NotFound { .. }) && store.stat(to).await?.is_some() {
+        let may_be_done =
+            in_doubt && matches!(error, Error::OutcomeUnknown { .. } | Error::NotFound { .. });
+        if can_look && may_be_done && has_moved(store, from, to).await {
             return Ok(());
-        }
-        if matches!(error, Error::OutcomeUnknown { .. }) {
-            in_doubt = true;
-            if store.stat(from).await?.is_none() && store.stat(to).await?.is_some() {
-                return Ok(());
-            }
         }
         if !tries.again(&error).await {
             return Err(error);
         }
     }
+}
+
+/// Whether the source is gone and the target there; `false` too where the store does not say.
+async fn has_moved(store: &dyn Store, from: &StorePath, to: &StorePath) -> bool {
+    matches!(store.stat(from).await, Ok(None)) && matches!(store.stat(to).await, Ok(Some(_)))
 }
 
 #[cfg(test)]
@@ -108,7 +107,7 @@ mod tests {
     fn bench(patience: Duration) -> (tempfile::TempDir, FaultyStore, StorePath) {
         let dir = tempfile::TempDir::new().unwrap();
         let root = StorePath::new(dir.path().to_str().unwrap()).unwrap();
-        let store = FaultyStore::new(Arc::new(LocalStore::new())).with_patience(patience);
+        let store = FaultyStore::new(Arc::new(LocalStore::new())).as_remote(patience);
         (dir, store, root)
     }
 
@@ -146,6 +145,21 @@ mod tests {
             store.add(Rule::on(Operation::Rename, fault));
             rename_ours(&store, &from, &to).await.unwrap();
             assert!(store.stat(&to).await.unwrap().is_some());
+        }
+    }
+
+    #[tokio::test]
+    async fn the_look_needs_no_patience_but_a_store_whose_sight_is_durable() {
+        for (patience, remote) in [(None, false), (Some(Duration::ZERO), true)] {
+            let (_dir, mut store, root) = bench(Duration::ZERO);
+            if patience.is_none() {
+                store = FaultyStore::new(Arc::new(LocalStore::new()));
+            }
+            let (from, to) = (root.join("from"), root.join("to"));
+            store.mkdir(&from).await.unwrap();
+            store.add(Rule::on(Operation::Rename, Fault::LoseAnswer));
+            let renamed = rename_ours(&store, &from, &to).await;
+            assert_eq!(renamed.is_ok(), remote, "{renamed:?}");
         }
     }
 

@@ -201,7 +201,8 @@ impl<'a> TaskFiles<'a> {
 
     fn begin(&self, kind: FileKind, directory: &str) -> Result<OpenFile, Error> {
         let limit = self.context.plan.limits.max_groups;
-        if kind == FileKind::Data && self.open.len() >= limit {
+        let of_data = |file: &&OpenFile| file.kind == FileKind::Data;
+        if kind == FileKind::Data && self.open.values().filter(of_data).count() >= limit {
             return Err(Error::TooManyGroups {
                 task: self.task,
                 limit,

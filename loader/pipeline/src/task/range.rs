@@ -223,14 +223,12 @@ pub(super) fn settle(tallies: Vec<Tally>) -> Result<Vec<LoadedRange>, Error> {
         let data = counts.rows + counts.rejected + counts.tombstones_skipped;
         let offsets = (loaded.end - loaded.start).unsigned_abs();
         if data != tally.data || counts.total() != offsets {
-            return Err(Error::Range {
-                topic: loaded.topic.clone(),
-                partition: loaded.partition,
-                offset: loaded.start,
-                problem: format!(
-                    "the counts do not add up: {counts:?} for {offsets} offsets with {} data records",
-                    tally.data
+            return Err(Error::Internal {
+                what: format!(
+                    "{}-{} from offset {}: the counts do not add up: {counts:?} for {offsets} offsets with {} data records",
+                    loaded.topic, loaded.partition, loaded.start, tally.data
                 ),
+                source: None,
             });
         }
     }

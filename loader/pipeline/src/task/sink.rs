@@ -313,7 +313,7 @@ mod tests {
     ) -> Result<(String, String), Error> {
         let dir = tempfile::TempDir::new().unwrap();
         let root = StorePath::new(dir.path().to_str().unwrap()).unwrap();
-        let store = FaultyStore::new(Arc::new(LocalStore::new())).with_patience(patience);
+        let store = FaultyStore::new(Arc::new(LocalStore::new())).as_remote(patience);
         let staging = StagingLayout::at(root.clone());
         for rule in rules {
             store.add(rule);

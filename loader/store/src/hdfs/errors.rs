@@ -282,11 +282,13 @@ impl Request<'_> {
     pub(super) fn read_error(&self, failure: Failure) -> Error {
         let damaged = matches!(failure, Failure::Hdfs(HdfsError::ChecksumError));
         let error = self.error(failure);
-        match error {
-            Error::Unreachable { path, source, .. } => Error::ReadFailed { path, source },
-            Error::Io { path, source, .. } if !damaged => Error::ReadFailed { path, source },
-            other => other,
+        if damaged {
+            return error;
         }
+        if let Error::Unreachable { path, source, .. } | Error::Io { path, source, .. } = error {
+            return Error::ReadFailed { path, source };
+        }
+        error
     }
 }
 
