@@ -8,7 +8,7 @@ use clap::Args;
 use loader_pipeline::bench::{Round, round};
 use loader_pipeline::config::JobConfig;
 use loader_pipeline::error::Error;
-use loader_pipeline::load::{Load, open_place};
+use loader_pipeline::load::{Load, open_place, store_patience};
 use loader_pipeline::progress::Quiet;
 
 use super::{load, out};
@@ -52,6 +52,7 @@ impl Bench {
                     accept_gap: false,
                     progress: Arc::new(Quiet),
                     stop: stop.clone(),
+                    patience: store_patience(&job.engine, &stop),
                     now_ms: load::now_ms(),
                 };
                 let measured = round(&load).await;

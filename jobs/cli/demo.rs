@@ -10,6 +10,7 @@ use clap::Args;
 use loader_pipeline::error::Exit;
 use loader_pipeline::load::{Load, Outcome as Loaded, open_place};
 use loader_pipeline::verify::{VerifyOptions, verify};
+use loader_store::Patience;
 use tokio_util::sync::CancellationToken;
 
 use super::broker::broker_failure;
@@ -109,6 +110,7 @@ impl Demo {
                 accept_gap: false,
                 progress: load::quiet(),
                 stop: CancellationToken::new(),
+                patience: Patience::default(),
                 now_ms: jiff::Timestamp::now().as_millisecond(),
             };
             if let Loaded::Published(manifest) = load.run().await? {

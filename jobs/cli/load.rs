@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use broker_client::protocol::ids::TopicName;
 use clap::{Args, Subcommand};
-use loader_pipeline::config::JobConfig;
+use loader_pipeline::config::{EngineConfig, JobConfig};
 use loader_pipeline::error::{Error, Exit};
-use loader_pipeline::load::{Load, Outcome as Loaded, run_task};
+use loader_pipeline::load::{Load, Outcome as Loaded, run_task, store_patience};
 use loader_pipeline::manifest::{AcceptedGap, Manifest};
 use loader_pipeline::plan::Plan;
+use loader_store::StoreConfig;
 use serde::Serialize;
+use tokio_util::sync::CancellationToken;
 
 use super::out;
 use crate::failure::{Failure, Outcome, Worst};
@@ -78,10 +80,10 @@ impl LoadCommand {
             attempts,
         }) = self.task
         {
-            let patience = loader_pipeline::config::EngineConfig::default().store_patience;
-            let store = loader_store::StoreConfig {
-                patience: std::time::Duration::from_millis(patience.as_ms().unsigned_abs()),
-                ..loader_store::StoreConfig::default()
+            // A signal ends the process at once: an attempt needs no farewell.
+            let store = StoreConfig {
+                patience: store_patience(&EngineConfig::default(), &CancellationToken::new()),
+                ..StoreConfig::default()
             };
             let progress = progress::for_stderr(self.json);
             run_task(&plan, task, &store, attempts, progress).await?;
@@ -89,6 +91,7 @@ impl LoadCommand {
         }
         let job = config::read_job(self.job.as_deref().unwrap_or_else(|| Path::new("")))?;
         let stop = shutdown::on_signal()?;
+        let patience = store_patience(&job.engine, &stop);
         let mut worst = Worst::default();
         for (location, topics) in datasets(&job)? {
             if stop.is_cancelled() {
@@ -103,6 +106,7 @@ impl LoadCommand {
                 accept_gap: self.accept_gap,
                 progress: progress::for_stderr(self.json),
                 stop: stop.clone(),
+                patience: patience.clone(),
                 now_ms: now_ms(),
             };
             worst.add(self.one(&load).await?);

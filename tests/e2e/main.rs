@@ -11,7 +11,7 @@
 //! | `memory` | bounded whatever the input (I8) |
 //! | `bad_input` | each wrong input: its exit code, cause and remedy, and nothing half published |
 //! | `store_faults` | full disk, read-only, quota, safe mode, permissions |
-//! | `hdfs_faults` | each fault of NameNode and DataNodes at each step of the commit protocol |
+//! | `hdfs_faults` | each fault of `NameNode` and `DataNode`s at each step of the commit protocol |
 //! | `damage` | everything that can be wrong with a dataset, found by `verify` by name |
 //! | `foreign_clients` | kcat, the Java producer and Kafka's log dump, unmodified, against our broker |
 //! | `campaign` | seeded sequences of faults at loads, connections, HDFS, brokers, clock and source, several at once (I1 to I7) |

@@ -6,7 +6,8 @@
 //!    └──────────────── the next run starts from this manifest ◄───────────────────────────────┘
 //! ```
 //! - [`newest`]: which run is the newest, and whether its manifest is sound;
-//! - [`staging`]: one run's private directory, its lease, taking over a dead one, cleaning up;
+//! - [`staging`]: one run's private directory, taking over a dead one, cleaning up;
+//! - `lease`: who is alive; `trash`: the way out;
 //! - [`assemble`]: moving the winners' files into `out-N` and writing the manifest beside it;
 //! - [`publish`]: the rename, rebasing, fencing, and what an answer that never came means;
 //! - `steps`: single steps that go on after trouble that passes;
@@ -19,6 +20,7 @@
 
 pub mod assemble;
 pub mod dataset;
+mod lease;
 pub mod newest;
 pub mod prune;
 pub mod publish;
@@ -26,6 +28,7 @@ pub mod staging;
 pub(crate) mod steps;
 #[cfg(test)]
 mod tests;
+mod trash;
 
 use std::sync::Arc;
 

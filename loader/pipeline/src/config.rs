@@ -13,6 +13,9 @@ use crate::quantity::Period;
 use crate::schema::TableSchema;
 use crate::transform::RecordPolicy;
 
+/// Each thread blocks one of the runtime's 512 for blocking work; local stores need some, too.
+const MOST_THREADS: usize = 256;
+
 /// A job file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -273,6 +276,10 @@ impl JobConfig {
         let least = limits.max_offsets_per_partition.unwrap_or(1);
         check(least > 0, "`limits.max_offsets_per_partition` is 0");
         check(engine.threads != Some(0), "`engine.threads` is 0");
+        check(
+            engine.threads.unwrap_or(1) <= MOST_THREADS,
+            "`engine.threads` is above 256",
+        );
         check(engine.attempts > 0, "`engine.attempts` is 0");
         check(
             engine.lease_timeout.as_ms() > 0,

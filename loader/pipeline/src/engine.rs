@@ -118,7 +118,7 @@ pub(crate) async fn attempts(
         .build();
     let patience = context.place.store.patience();
     let long = patience.limit() / u32::try_from(retries.max(1)).unwrap_or(u32::MAX);
-    let mut tries = patience.tries();
+    let mut tries = patience.tries_of_long_work();
     loop {
         let begun = Instant::now();
         let error = match run_attempt(context, task).await {
@@ -130,7 +130,7 @@ pub(crate) async fn attempts(
             _ => false,
         };
         if !waited {
-            tries = patience.tries();
+            tries = patience.tries_of_long_work();
             let pause = counted.next().filter(|_| error.is_retriable());
             let Some(pause) = pause else {
                 return Err(error);

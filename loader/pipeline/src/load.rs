@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use broker_client::protocol::ids::TopicName;
 use broker_client::{Client, ClientConfig};
-use loader_store::{StoreConfig, StorePath};
+use loader_store::{Patience, StoreConfig, StorePath};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -55,6 +55,8 @@ pub struct Load {
     pub progress: Arc<dyn Progress>,
     /// Cancelled by SIGTERM.
     pub stop: CancellationToken,
+    /// For trouble of the store; see [`store_patience`]. Shared by all loads of a job.
+    pub patience: Patience,
     /// Plan time, milliseconds since the epoch.
     pub now_ms: i64,
 }
@@ -84,6 +86,15 @@ impl Outcome {
 }
 
 impl Load {
+    /// Opens the dataset's store, to wait for trouble that passes.
+    async fn open(&self) -> Result<Place, Error> {
+        let how = StoreConfig {
+            patience: self.patience.clone(),
+            ..store_config(&self.job)
+        };
+        open_with(&how, &self.location).await
+    }
+
     /// Does one run.
     ///
     /// Cancel safety: dropping the future at any point leaves the dataset as it was or one whole run
@@ -92,7 +103,13 @@ impl Load {
     /// # Errors
     /// See [`Error::exit`]; nothing was published then, unless the error says otherwise.
     pub async fn run(&self) -> Result<Outcome, Error> {
-        let place = open_to_load(&self.job, &self.location).await?;
+        self.run_once()
+            .await
+            .map_err(|error| self.or_stopped(error))
+    }
+
+    async fn run_once(&self) -> Result<Outcome, Error> {
+        let place = self.open().await?;
         let client = Client::connect(client_config(&self.job)).await?;
         let dataset = self.dataset(&place, &client).await?;
         let staging = Staging::create(&place, &self.job.name, lease_timeout(&self.job)).await?;
@@ -107,12 +124,23 @@ impl Load {
         .await
     }
 
+    /// Trouble that would have been waited for, had nobody said stop.
+    fn or_stopped(&self, error: Error) -> Error {
+        match error {
+            Error::Store(trouble) if self.stop.is_cancelled() && trouble.may_pass() => {
+                tracing::warn!(error = %trouble, "stopped while the store was in trouble");
+                Error::Stopped
+            }
+            error => error,
+        }
+    }
+
     /// The plan that [`Load::run`] would make now; nothing is written.
     ///
     /// # Errors
     /// As [`Load::run`] up to planning.
     pub async fn dry_run(&self) -> Result<Plan, Error> {
-        let place = open_to_load(&self.job, &self.location).await?;
+        let place = self.open().await?;
         let client = Client::connect(client_config(&self.job)).await?;
         let (dataset, newest) = match Dataset::read(&place).await? {
             Some(dataset) => (dataset, newest(&place).await?),
@@ -131,7 +159,7 @@ impl Load {
     /// # Errors
     /// As [`Load::run`] up to planning.
     pub async fn plan_only(&self) -> Result<Option<(Plan, String)>, Error> {
-        let place = open_to_load(&self.job, &self.location).await?;
+        let place = self.open().await?;
         let client = Client::connect(client_config(&self.job)).await?;
         let dataset = self.dataset(&place, &client).await?;
         let mut staging = Staging::create(&place, &self.job.name, lease_timeout(&self.job)).await?;
@@ -524,13 +552,10 @@ pub async fn open_place(job: &JobConfig, location: &str) -> Result<Place, Error>
     open_with(&store_config(job), location).await
 }
 
-/// As [`open_place`], for a load: it waits for trouble that passes.
-async fn open_to_load(job: &JobConfig, location: &str) -> Result<Place, Error> {
-    let how = StoreConfig {
-        patience: duration_ms(job.engine.store_patience.as_ms()),
-        ..store_config(job)
-    };
-    open_with(&how, location).await
+/// How long the loads of a job wait for trouble of its store; until `stop` is cancelled.
+#[must_use]
+pub fn store_patience(engine: &EngineConfig, stop: &CancellationToken) -> Patience {
+    Patience::until(duration_ms(engine.store_patience.as_ms()), stop)
 }
 
 async fn open_with(how: &StoreConfig, location: &str) -> Result<Place, Error> {

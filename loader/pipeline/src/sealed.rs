@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::commit::steps;
 use crate::error::Error;
 
 /// A kind of document with its format name and version.
@@ -119,7 +120,7 @@ fn sealed<D: Document>(document: &D) -> Result<Bytes, serde_json::Error> {
 /// # Errors
 /// [`Error::Damaged`] when it is there and unsound; whatever the store says.
 pub async fn read<D: Document>(store: &dyn Store, path: &StorePath) -> Result<Option<D>, Error> {
-    let bytes = match store.read(path).await {
+    let bytes = match steps::persistently(store, || store.read(path)).await {
         Err(loader_store::Error::NotFound { .. }) => return Ok(None),
         read => read?,
     };

@@ -249,8 +249,10 @@ impl FaultyStore {
 
     /// As a remote store: with this patience, and what can be seen is durable.
     #[must_use]
-    pub fn as_remote(mut self, patience: std::time::Duration) -> Self {
+    pub fn into_remote(mut self, patience: std::time::Duration) -> Self {
         self.patience = Patience::new(patience);
+        self.patience.note_answer();
+        self.patience.note_change();
         self.remote = true;
         self
     }

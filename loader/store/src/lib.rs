@@ -238,14 +238,15 @@ pub trait FileWriter: Send + std::fmt::Debug {
 }
 
 /// How to use a store. The location says which.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct StoreConfig {
     /// How long one request to HDFS may take (a large read or write is many requests). Default 60 s.
     /// Local file systems have no limit: a hung mount cannot be given up.
     pub operation_timeout: Duration,
     /// How long trouble of HDFS that passes by itself is waited for, once HDFS has answered: a NameNode that
-    /// restarts, a DataNode that died and that the NameNode does not know of yet. Default: not at all.
-    pub patience: Duration,
+    /// restarts, a DataNode that died and that the NameNode does not know of yet. Default: not at all. Stores
+    /// that are opened with clones of one end it together.
+    pub patience: Patience,
     /// Where core-site.xml and hdfs-site.xml are. Default: `HADOOP_CONF_DIR`, then
     /// `HADOOP_HOME/etc/hadoop`, as Hadoop does, else none.
     pub hadoop_conf_dir: Option<PathBuf>,
@@ -258,7 +259,7 @@ impl Default for StoreConfig {
     fn default() -> Self {
         Self {
             operation_timeout: Duration::from_secs(60),
-            patience: Duration::ZERO,
+            patience: Patience::default(),
             hadoop_conf_dir: None,
             hadoop_user: None,
         }
@@ -287,7 +288,7 @@ pub async fn open(location: &str, config: &StoreConfig) -> Result<(Arc<dyn Store
         }
         location::Location::Hdfs { authority, path } => {
             let store = HdfsStore::open(location, authority.as_deref(), config).await?;
-            let store = PatientStore::new(Arc::new(store), config.patience);
+            let store = PatientStore::new(Arc::new(store), config.patience.clone());
             Ok((Arc::new(store), path))
         }
     }

@@ -10,8 +10,8 @@
 //! never reached is said to be unreachable at once: waiting for a misspelt address helps nobody.
 //!
 //! Only what certainly changed nothing is repeated here. A change whose answer was lost, and a file that
-//! could not be written, are the caller's to look at or to write again under another name; its
-//! [`Tries`] share the same bound.
+//! could not be written or read, are the caller's to look at, to write again under another name, or to do
+//! without; its [`Tries`] share the same bound.
 
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::ops::Range;
@@ -22,6 +22,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::{Entry, Error, FileWriter, Operation, RenameSemantics, Result, Store, StorePath};
 
@@ -31,20 +32,37 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
 /// How long trouble that passes by itself is waited for. Clones share its end: where one has waited in
-/// vain, the others do not begin.
+/// vain, the others do not begin, and those that wait stop.
 #[derive(Clone, Debug, Default)]
 pub struct Patience {
     limit: Duration,
-    over: Arc<AtomicBool>,
+    over: CancellationToken,
+    seen: Arc<Seen>,
+}
+
+/// What the store has shown of itself. Until then its trouble is somebody's intention or a wrong address.
+#[derive(Debug, Default)]
+struct Seen {
+    /// It has answered once.
+    answer: AtomicBool,
+    /// It has carried out a change once: safe mode is something new then.
+    change: AtomicBool,
 }
 
 impl Patience {
     /// Up to `limit` for each trouble.
     #[must_use]
     pub fn new(limit: Duration) -> Self {
+        Self::until(limit, &CancellationToken::new())
+    }
+
+    /// Up to `limit` for each trouble, and none any more once `stop` is cancelled.
+    #[must_use]
+    pub fn until(limit: Duration, stop: &CancellationToken) -> Self {
         Self {
             limit,
-            over: Arc::default(),
+            over: stop.child_token(),
+            seen: Arc::default(),
         }
     }
 
@@ -57,17 +75,47 @@ impl Patience {
     /// Whether there is any: local stores have none, and it is used up by waiting in vain.
     #[must_use]
     pub fn is_left(&self) -> bool {
-        !self.limit.is_zero() && !self.over.load(Ordering::Relaxed)
+        !self.limit.is_zero() && !self.over.is_cancelled()
     }
 
-    /// The tries of one piece of work; the time runs from the first failure.
+    /// The tries of one call or file; the time runs from the first failure. Having waited in vain ends all
+    /// patience.
     #[must_use]
     pub fn tries(&self) -> Tries {
         Tries {
             patience: self.clone(),
             until: None,
             pause: FIRST_PAUSE,
+            ends_all: true,
         }
+    }
+
+    /// As [`Patience::tries`], for work that is long itself: its second failure may be another trouble, and
+    /// tells nothing of the patience of others.
+    #[must_use]
+    pub fn tries_of_long_work(&self) -> Tries {
+        Tries {
+            ends_all: false,
+            ..self.tries()
+        }
+    }
+
+    pub(crate) fn note_answer(&self) {
+        self.seen.answer.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn note_change(&self) {
+        self.seen.change.store(true, Ordering::Relaxed);
+    }
+
+    fn waits_after(&self, error: &Error) -> bool {
+        let was_well = if matches!(error, Error::SafeMode { .. }) {
+            self.seen.change.load(Ordering::Relaxed)
+        } else {
+            let is_silence = matches!(error, Error::Unreachable { .. } | Error::Timeout { .. });
+            !is_silence || self.seen.answer.load(Ordering::Relaxed)
+        };
+        was_well && error.may_pass()
     }
 }
 
@@ -77,36 +125,42 @@ pub struct Tries {
     patience: Patience,
     until: Option<Instant>,
     pause: Duration,
+    ends_all: bool,
 }
 
 impl Tries {
     /// After `error`: waits a moment and says whether to try again. `false` at once for what does not pass by
-    /// itself ([`Error::may_pass`]), and when the patience is over. Cancel safe.
+    /// itself ([`Error::may_pass`]), for a store that was not well before, and when the patience is over.
+    /// Cancel safe.
     pub async fn again(&mut self, error: &Error) -> bool {
-        if !error.may_pass() || !self.patience.is_left() {
+        if !self.patience.is_left() || !self.patience.waits_after(error) {
             return false;
         }
         let now = Instant::now();
         let until = *self.until.get_or_insert(now + self.patience.limit);
         if now >= until {
-            self.patience.over.store(true, Ordering::Relaxed);
+            if self.ends_all {
+                self.patience.over.cancel();
+            }
             return false;
         }
         let pause = jittered(self.pause).min(until.saturating_duration_since(now));
         tracing::warn!(
-            error = %first_causes(error),
+            error = %on_one_line(error),
             pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX),
             left_s = until.saturating_duration_since(now).as_secs(),
             "the store is in trouble, trying again"
         );
-        tokio::time::sleep(pause).await;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-        true
+        tokio::select! {
+            () = tokio::time::sleep(pause) => true,
+            () = self.patience.over.cancelled() => false,
+        }
     }
 }
 
 /// An error and its causes on one line.
-fn first_causes(error: &Error) -> String {
+fn on_one_line(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(next) = cause {
@@ -130,20 +184,11 @@ fn jittered(pause: Duration) -> Duration {
 pub(crate) struct PatientStore {
     inner: Arc<dyn Store>,
     patience: Patience,
-    /// It has answered once.
-    reached: AtomicBool,
-    /// It has carried out a change once: safe mode is something new then.
-    changed: AtomicBool,
 }
 
 impl PatientStore {
-    pub(crate) fn new(inner: Arc<dyn Store>, limit: Duration) -> Self {
-        Self {
-            inner,
-            patience: Patience::new(limit),
-            reached: AtomicBool::new(false),
-            changed: AtomicBool::new(false),
-        }
+    pub(crate) fn new(inner: Arc<dyn Store>, patience: Patience) -> Self {
+        Self { inner, patience }
     }
 
     async fn patiently<T, Call>(
@@ -158,31 +203,35 @@ impl PatientStore {
         loop {
             let error = match call().await {
                 Ok(done) => {
-                    self.reached.store(true, Ordering::Relaxed);
-                    self.changed
-                        .fetch_or(operation.changes(), Ordering::Relaxed);
+                    self.patience.note_answer();
+                    if operation.changes() {
+                        self.patience.note_change();
+                    }
                     return Ok(done);
                 }
                 Err(error) => error,
             };
-            if !self.changed_nothing_and_may_pass(&error) || !tries.again(&error).await {
+            let is_silence = matches!(
+                error,
+                Error::Unreachable { .. } | Error::Timeout { .. } | Error::OutcomeUnknown { .. }
+            );
+            if !is_silence {
+                self.patience.note_answer();
+            }
+            if !changed_nothing(&error) || !tries.again(&error).await {
                 return Err(error);
             }
         }
     }
+}
 
-    fn changed_nothing_and_may_pass(&self, error: &Error) -> bool {
-        if matches!(error, Error::Unreachable { .. } | Error::Timeout { .. }) {
-            return self.reached.load(Ordering::Relaxed);
-        }
-        if matches!(error, Error::OutcomeUnknown { .. }) {
-            return false;
-        }
-        // Everything else is an answer.
-        self.reached.store(true, Ordering::Relaxed);
-        matches!(error, Error::ReadFailed { .. })
-            || matches!(error, Error::SafeMode { .. }) && self.changed.load(Ordering::Relaxed)
-    }
+/// Whether it is sure that nothing was done. Reads are repeated by the caller: what is only advice need not
+/// be waited for.
+const fn changed_nothing(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Unreachable { .. } | Error::Timeout { .. } | Error::SafeMode { .. }
+    )
 }
 
 #[async_trait]
@@ -270,8 +319,8 @@ impl Store for PatientStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::LocalStore;
     use crate::faulty::{Fault, FaultyStore, Rule};
-    use crate::local::LocalStore;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -296,7 +345,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let root = StorePath::new(temp.path().to_str().unwrap()).unwrap();
         let faults = FaultyStore::new(Arc::new(LocalStore::new()));
-        let store = PatientStore::new(Arc::new(faults.clone()), PATIENCE);
+        let store = PatientStore::new(Arc::new(faults.clone()), Patience::new(PATIENCE));
         (temp, faults, store, root)
     }
 
@@ -331,6 +380,53 @@ mod tests {
         let error = store.mkdir(&root.join("a")).await.unwrap_err();
         assert!(matches!(error, Error::SafeMode { .. }), "{error:?}");
         assert!(store.patience().is_left());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn safe_mode_before_any_change_is_not_waited_for_by_the_caller_either() {
+        let (_temp, faults, store, root) = bench();
+        store.stat(&root).await.unwrap();
+        faults.add(Rule::on(Operation::Mkdir, safe_mode()).times(2));
+        let error = store.mkdir(&root.join("a")).await.unwrap_err();
+        assert!(!store.patience().tries().again(&error).await);
+        faults.add(Rule::on(Operation::Mkdir, safe_mode()).nth(1));
+        store.mkdir(&root.join("b")).await.unwrap_err();
+        store.mkdir(&root.join("c")).await.unwrap();
+        assert!(store.patience().tries().again(&error).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_ends_the_wait() {
+        let stop = CancellationToken::new();
+        let patience = Patience::until(PATIENCE, &stop);
+        patience.note_answer();
+        let error = Error::Timeout {
+            operation: Operation::Stat,
+            path: StorePath::new("/").unwrap(),
+            address: "nn:1".to_owned(),
+            after: PATIENCE,
+        };
+        let mut tries = patience.tries();
+        assert!(tries.again(&error).await);
+        let begun = Instant::now();
+        let (again, ()) = tokio::join!(tries.again(&error), async { stop.cancel() });
+        assert!(!again && begun.elapsed().is_zero());
+        assert!(!patience.tries().again(&error).await, "it began to wait");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_is_long_itself_does_not_end_the_patience_of_others() {
+        let patience = Patience::new(PATIENCE);
+        patience.note_answer();
+        let error = Error::WriteFailed {
+            path: StorePath::new("/a").unwrap(),
+            source: "no datanode".into(),
+        };
+        let mut tries = patience.tries_of_long_work();
+        assert!(tries.again(&error).await);
+        tokio::time::advance(PATIENCE).await;
+        assert!(!tries.again(&error).await);
+        assert!(patience.is_left());
     }
 
     #[tokio::test(start_paused = true)]

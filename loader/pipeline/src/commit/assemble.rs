@@ -11,7 +11,6 @@ use loader_store::{EntryKind, StorePath};
 use uuid::Uuid;
 
 use super::Place;
-use super::newest::is_there;
 use super::staging::Staging;
 use super::steps;
 use crate::error::Error;

@@ -75,16 +75,19 @@ impl Dataset {
         let beside = steps::write_beside(&**store, &hidden, BESIDE, &bytes).await?;
         failpoint!("dataset.beside");
         match steps::rename_ours(&**store, &beside, &place.layout.dataset()).await {
-            Ok(()) => Ok(self),
+            Ok(()) => {}
             Err(loader_store::Error::AlreadyExists { .. }) => {
                 steps::delete(&**store, &beside).await?;
-                Self::read(place).await?.ok_or_else(|| Error::Inconsistent {
-                    path: place.layout.dataset(),
-                    problem: "was there and vanished".to_owned(),
-                })
             }
-            Err(error) => Err(error.into()),
+            // After a long sleep: another load cleared it away, having made the dataset itself.
+            Err(loader_store::Error::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
         }
+        // Whoever's it is: a lost answer does not tell, since others may clear away what lies beside.
+        Self::read(place).await?.ok_or_else(|| Error::Inconsistent {
+            path: place.layout.dataset(),
+            problem: "was there and vanished".to_owned(),
+        })
     }
 
     /// What in the job contradicts what is pinned.

@@ -2,7 +2,7 @@
 
 use loader_store::StorePath;
 
-use super::Place;
+use super::{Place, steps};
 use crate::error::Error;
 use crate::layout::RunNumber;
 use crate::manifest::Manifest;
@@ -146,7 +146,7 @@ pub async fn read_manifest(place: &Place, number: RunNumber) -> Result<Manifest,
 /// When it holds something else.
 pub(crate) async fn read_last(place: &Place) -> Result<Option<RunNumber>, Error> {
     let path = place.layout.last();
-    match place.store.read(&path).await {
+    match steps::persistently(&*place.store, || place.store.read(&path)).await {
         // An empty file is what a killed `replace` may leave on HDFS: no bound, no harm.
         Ok(text) if text.is_empty() => Ok(None),
         Ok(text) => parse_last(&text)

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::Place;
 use super::dataset::{Dataset, make_directories};
 use super::newest::{is_there, read_manifest, runs};
-use super::staging::{empty_trash, throw_away};
+use super::trash::{empty_trash, throw_away};
 use crate::error::Error;
 use crate::failpoint::failpoint;
 use crate::layout::{MANIFEST, PRUNED, RunNumber, SUCCESS};

@@ -11,7 +11,6 @@
 //! ```
 
 use bytes::Bytes;
-use uuid::Uuid;
 
 use super::Place;
 use super::assemble::{Selection, assemble, compose};
@@ -150,10 +149,8 @@ impl Publisher<'_> {
 
     /// After a lost answer: an acknowledged write orders our look behind whatever the rename did.
     async fn settle(&self, number: RunNumber) -> Result<Outcome, Error> {
-        let name = format!("settle-{}", Uuid::new_v4());
-        let probe = self.staging.paths().directory().join(&name);
-        // A directory needs no DataNode.
-        match steps::make_directory(&*self.place.store, &probe).await {
+        let directory = self.staging.paths().directory();
+        match steps::make_fresh_directory(&*self.place.store, directory, "settle-").await {
             Err(loader_store::Error::ParentMissing { .. }) => return self.look_for_ours().await,
             made => made?,
         }

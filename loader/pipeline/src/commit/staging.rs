@@ -4,18 +4,17 @@
 //! nothing inside staging ever creates missing parents. The lease only tells the living from the dead;
 //! nobody's correctness rests on it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use loader_store::{Entry, StorePath};
-use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::Place;
+use super::lease::{self, Lease, Silent};
 use super::newest::{is_there, newest};
 use super::steps;
+use super::trash::{discard, empty_trash};
 use crate::error::Error;
 use crate::failpoint::failpoint;
 use crate::layout::StagingLayout;
@@ -40,22 +39,25 @@ impl Staging {
     /// Makes a fresh staging directory under a new uuid.
     ///
     /// # Errors
-    /// Whatever the store says. On a full namespace quota room is made first: by emptying the trash, then by
+    /// Whatever the store says. On a full quota or disk room is made first: by emptying the trash, then by
     /// throwing away what runs of this job left for the next one.
     pub async fn create(place: &Place, job: &str, lease_timeout: Duration) -> Result<Self, Error> {
+        let mut made = Self::make(place, lease_timeout).await;
+        if is_full(&made) {
+            empty_trash(place).await;
+            made = Self::make(place, lease_timeout).await;
+        }
+        if is_full(&made) {
+            give_way(place, job, lease_timeout).await?;
+            made = Self::make(place, lease_timeout).await;
+        }
+        made
+    }
+
+    async fn make(place: &Place, lease_timeout: Duration) -> Result<Self, Error> {
         let run = Uuid::new_v4();
         let paths = place.layout.staging(run);
-        let store = &*place.store;
-        let mut made = steps::make_directory(store, paths.directory()).await;
-        if is_quota(&made) {
-            empty_trash(place).await;
-            made = steps::make_directory(store, paths.directory()).await;
-        }
-        if is_quota(&made) {
-            give_way(place, job).await?;
-            made = steps::make_directory(store, paths.directory()).await;
-        }
-        made?;
+        steps::make_directory(&*place.store, paths.directory()).await?;
         failpoint!("staging.made");
         let made = place.store.stat(paths.directory()).await?;
         let made_at_ms = made
@@ -80,7 +82,7 @@ impl Staging {
     }
 
     async fn renew_lease(&self) -> Result<(), Error> {
-        let text = lease_text(self.lease_timeout);
+        let text = lease::text(self.lease_timeout);
         steps::overwrite(&*self.place.store, &self.paths.lease(), text)
             .await
             .map_err(|e| self.fenced_if_gone(e))
@@ -129,7 +131,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Throws away the plan of a round in which the newest run moved.
+    /// Throws away a plan that does not hold any more, and what was made for it.
     ///
     /// # Errors
     /// Whatever the store says.
@@ -137,6 +139,11 @@ impl Staging {
         let store = &*self.place.store;
         steps::delete(store, &self.paths.plan()).await?;
         steps::delete(store, &self.paths.tasks()).await?;
+        for entry in store.list(self.paths.directory()).await? {
+            if StagingLayout::out_number(entry.path.name()).is_some() {
+                steps::delete(store, &entry.path).await?;
+            }
+        }
         Ok(())
     }
 
@@ -184,20 +191,33 @@ impl Staging {
         &self,
         fingerprint: &str,
     ) -> Result<Option<(Self, TakenOver)>, Error> {
+        let mut fitting = Vec::new();
         for dead in self.dead().await? {
-            let paths = StagingLayout::at(dead.path.clone());
-            if self.resumable(&paths, fingerprint).await?.is_none() {
-                continue;
+            let paths = StagingLayout::at(dead.entry.path.clone());
+            if let StoredPlan::Sound(plan) = stored_plan(&self.place, &paths).await
+                && self.resumed(*plan, fingerprint).await?.is_some()
+            {
+                fitting.push(dead);
             }
+        }
+        for dead in self.still_dead(fitting).await? {
             let Some(claimed) = self.claim(&dead.path).await? else {
                 continue;
             };
-            match self.resumable(&claimed.paths, fingerprint).await {
+            let taken = match read_plan(&self.place, &claimed.paths).await {
+                Ok(plan) => self.resumed(plan, fingerprint).await,
+                Err(error) => Err(error),
+            };
+            match taken {
                 Ok(Some(taken)) => {
                     tracing::info!(run = %claimed.run, from = dead.path.name(), "took over a run that died");
                     return Ok(Some((claimed, taken)));
                 }
-                Ok(None) => claimed.discard().await,
+                Ok(None)
+                | Err(Error::Damaged { .. } | Error::Store(loader_store::Error::NotFound { .. })) =>
+                {
+                    claimed.discard().await;
+                }
                 Err(error) => {
                     claimed.leave_for_next().await;
                     return Err(error);
@@ -207,22 +227,12 @@ impl Staging {
         Ok(None)
     }
 
-    /// The plan in a directory, if it is this job's and build's and continues the newest run.
-    async fn resumable(
-        &self,
-        paths: &StagingLayout,
-        fingerprint: &str,
-    ) -> Result<Option<TakenOver>, Error> {
-        let StoredPlan::Sound(plan) = stored_plan(&self.place, paths).await else {
-            return Ok(None);
-        };
+    /// A dead run's plan, if it is this job's and build's and continues the newest run.
+    async fn resumed(&self, plan: Plan, fingerprint: &str) -> Result<Option<TakenOver>, Error> {
         let newest = newest(&self.place).await?;
         let ours = plan.fingerprint == fingerprint && plan.build == BUILD;
         let stands = ours && plan.continues(newest.as_ref()).is_ok();
-        Ok(stands.then_some(TakenOver {
-            plan: *plan,
-            newest,
-        }))
+        Ok(stands.then_some(TakenOver { plan, newest }))
     }
 
     /// Renames a dead run's directory to a new uuid: the fence. `None` if another driver was faster, or
@@ -261,16 +271,19 @@ impl Staging {
         const LEFT_TO_OTHERS: Duration = Duration::from_secs(24 * 3600);
         empty_trash(&self.place).await;
         self.clear_unborn_datasets().await;
+        let mut useless = Vec::new();
         for dead in self.dead().await? {
-            let left_to_others =
-                match stored_plan(&self.place, &StagingLayout::at(dead.path.clone())).await {
-                    StoredPlan::None => false,
-                    StoredPlan::Sound(plan) => plan.job != job,
-                    StoredPlan::Unreadable => true,
-                };
-            if left_to_others && self.age(&dead) < LEFT_TO_OTHERS {
-                continue;
+            let paths = StagingLayout::at(dead.entry.path.clone());
+            let left_to_others = match stored_plan(&self.place, &paths).await {
+                StoredPlan::None => false,
+                StoredPlan::Sound(plan) => plan.job != job,
+                StoredPlan::Unreadable => true,
+            };
+            if !left_to_others || self.age(&dead.entry) >= LEFT_TO_OTHERS {
+                useless.push(dead);
             }
+        }
+        for dead in self.still_dead(useless).await? {
             tracing::info!(path = %dead.path, "clearing away a dead run");
             discard(&self.place, &dead.path).await;
         }
@@ -299,47 +312,55 @@ impl Staging {
     }
 
     /// Staging directories whose lease is stale, oldest first.
-    async fn dead(&self) -> Result<Vec<Entry>, Error> {
+    async fn dead(&self) -> Result<Vec<Dead>, Error> {
+        let store = &*self.place.store;
         let mut dead = Vec::new();
-        for entry in self
-            .place
-            .store
-            .list(&self.place.layout.all_staging())
-            .await?
-        {
+        for entry in store.list(&self.place.layout.all_staging()).await? {
             if entry.path == *self.paths.directory() {
                 continue;
             }
-            let lease = StagingLayout::at(entry.path.clone()).lease();
-            let (lease, plan) = (
-                self.place.store.stat(&lease).await?,
-                self.place
-                    .store
-                    .stat(&StagingLayout::at(entry.path.clone()).plan())
-                    .await?,
-            );
-            let is_dead = match (&lease, &plan) {
-                (Some(lease), _) => self.age(lease) >= self.timeout_of(lease).await,
+            let paths = StagingLayout::at(entry.path.clone());
+            let lease = store.stat(&paths.lease()).await?;
+            let is_planned = store.stat(&paths.plan()).await?.is_some();
+            let silent = match lease {
+                Some(lease) => {
+                    let age = self.age(&lease);
+                    let timeout = lease::timeout_of(store, &lease, self.lease_timeout).await;
+                    let silent = Silent::new(lease, timeout);
+                    if age < silent.timeout() {
+                        continue;
+                    }
+                    Some(silent)
+                }
                 // The lease was given up: take over at once.
-                (None, Some(_)) => true,
+                None if is_planned => None,
                 // Just being made, or made by one who died in the first instant.
-                (None, None) => self.age(&entry) >= self.lease_timeout,
+                None if self.age(&entry) < self.lease_timeout => continue,
+                None => None,
             };
-            if is_dead {
-                dead.push(entry);
-            }
+            dead.push(Dead { entry, silent });
         }
-        dead.sort_by_key(|entry| entry.modified_ms);
+        dead.sort_by_key(|dead| dead.entry.modified_ms);
         Ok(dead)
     }
 
-    /// How old a lease may get by its owner's word; ours where it cannot be read, as while it is rewritten.
-    async fn timeout_of(&self, lease: &Entry) -> Duration {
-        let read = self.place.store.read(&lease.path).await.ok();
-        read.and_then(|text| serde_json::from_slice::<LeaseText>(&text).ok())
-            .map_or(self.lease_timeout, |text| {
-                Duration::from_millis(text.timeout_ms)
-            })
+    /// Those that are still silent a beat later: when a store comes back, every lease looks old.
+    async fn still_dead(&self, dead: Vec<Dead>) -> Result<Vec<Entry>, Error> {
+        let silent = dead.iter().filter_map(|dead| dead.silent.as_ref());
+        if let Some(beat) = silent.map(Silent::next_beat).max() {
+            tokio::time::sleep(beat).await;
+        }
+        let mut still = Vec::new();
+        for Dead { entry, silent } in dead {
+            let is_still = match silent {
+                Some(silent) => silent.is_still(&*self.place.store).await?,
+                None => true,
+            };
+            if is_still {
+                still.push(entry);
+            }
+        }
+        Ok(still)
     }
 
     /// Age by the store's own clock.
@@ -395,6 +416,14 @@ pub(crate) fn taken_over(paths: &StagingLayout) -> Error {
     }
 }
 
+/// A staging directory whose owner seems to be dead.
+#[derive(Debug)]
+struct Dead {
+    entry: Entry,
+    /// Its lease, unless it was given up or never written.
+    silent: Option<Silent>,
+}
+
 /// A dead run that now belongs to this driver.
 #[derive(Debug)]
 pub struct TakenOver {
@@ -414,10 +443,16 @@ enum StoredPlan {
     Unreadable,
 }
 
+/// Reads once: a plan that nobody may need is not waited for.
 async fn stored_plan(place: &Place, paths: &StagingLayout) -> StoredPlan {
-    match read_plan(place, paths).await {
+    let path = paths.plan();
+    let plan = match place.store.read(&path).await {
+        Err(loader_store::Error::NotFound { .. }) => return StoredPlan::None,
+        Ok(bytes) => sealed::unseal(&bytes).map_err(|damage| Error::Damaged { path, damage }),
+        Err(error) => Err(error.into()),
+    };
+    match plan {
         Ok(plan) => StoredPlan::Sound(Box::new(plan)),
-        Err(Error::Store(loader_store::Error::NotFound { .. })) => StoredPlan::None,
         Err(error) => {
             tracing::warn!(error = %crate::error::chain(&error), "cannot read the plan of a dead run");
             StoredPlan::Unreadable
@@ -437,130 +472,46 @@ pub async fn read_plan(place: &Place, paths: &StagingLayout) -> Result<Plan, Err
     }
 }
 
-/// Throws a directory away. Errors are logged: the next run tries again.
-async fn discard(place: &Place, directory: &StorePath) {
-    if let Err(error) = throw_away(place, directory).await {
-        tracing::warn!(%error, path = %directory, "cannot move to the trash");
-    }
+fn is_full<T>(made: &Result<T, Error>) -> bool {
+    use loader_store::Error::{NoSpace, Quota};
+    matches!(made, Err(Error::Store(Quota { .. } | NoSpace { .. })))
 }
 
-/// Renames a file or directory into the trash, then deletes it (an error there is logged: the next run
-/// tries again). One that is not there any more is fine.
-pub(super) async fn throw_away(place: &Place, path: &StorePath) -> loader_store::Result<()> {
-    let trash = place.layout.trash().join(&Uuid::new_v4().to_string());
-    match place.store.rename_no_overwrite(path, &trash).await {
-        Err(loader_store::Error::NotFound { .. }) => return Ok(()),
-        renamed => renamed?,
-    }
-    failpoint!("trash.renamed");
-    if let Err(error) = place.store.delete(&trash).await {
-        tracing::warn!(%error, path = %trash, "cannot delete, the next run will");
-    }
-    Ok(())
-}
-
-fn is_quota<T>(result: &loader_store::Result<T>) -> bool {
-    matches!(result, Err(loader_store::Error::Quota { .. }))
-}
-
-/// Throws away runs of this job that were given up: their finished tasks are worth less than a job that is locked
-/// out by its own leftovers. Without a directory of ours there is no clock to tell who else is dead.
-async fn give_way(place: &Place, job: &str) -> Result<(), Error> {
-    for entry in place.store.list(&place.layout.all_staging()).await? {
+/// Throws away dead runs of this job: their finished tasks are worth less than a job that is locked out by its
+/// own leftovers.
+///
+/// Without a directory of ours there is no clock to tell how old a lease is: dead is who does not renew it for
+/// as long as it lasts, which is waited for.
+async fn give_way(place: &Place, job: &str, lease_timeout: Duration) -> Result<(), Error> {
+    let store = &*place.store;
+    let mut leased = Vec::new();
+    for entry in store.list(&place.layout.all_staging()).await? {
         let paths = StagingLayout::at(entry.path.clone());
-        if place.store.stat(&paths.lease()).await?.is_some() {
-            continue;
+        let is_ours = match stored_plan(place, &paths).await {
+            StoredPlan::Sound(plan) => plan.job == job,
+            StoredPlan::None | StoredPlan::Unreadable => false,
+        };
+        match store.stat(&paths.lease()).await? {
+            _ if !is_ours => {}
+            None => make_room(place, &entry.path).await,
+            Some(lease) => {
+                let timeout = lease::timeout_of(store, &lease, lease_timeout).await;
+                leased.push((entry, Silent::new(lease, timeout)));
+            }
         }
-        if let StoredPlan::Sound(plan) = stored_plan(place, &paths).await
-            && plan.job == job
-        {
-            tracing::warn!(path = %entry.path, "the quota is full, throwing a run away that was left for this one");
-            discard(place, &entry.path).await;
+    }
+    if let Some(longest) = leased.iter().map(|(_, silent)| silent.timeout()).max() {
+        tokio::time::sleep(longest).await;
+    }
+    for (entry, silent) in leased {
+        if silent.is_still(store).await? {
+            make_room(place, &entry.path).await;
         }
     }
     Ok(())
 }
 
-/// Deletes what is in the trash. All of it is fenced already, so nobody can still need it.
-pub(super) async fn empty_trash(place: &Place) {
-    let entries = match place.store.list(&place.layout.trash()).await {
-        Ok(entries) => entries,
-        Err(error) => {
-            tracing::warn!(%error, "cannot look into the trash");
-            return;
-        }
-    };
-    for entry in entries {
-        if let Err(error) = place.store.delete(&entry.path).await {
-            tracing::warn!(%error, path = %entry.path, "cannot delete, the next run will");
-        }
-    }
-}
-
-/// A heartbeat's call is given at least this long.
-const SHORTEST_BEAT: Duration = Duration::from_secs(5);
-
-/// What a lease says. Its age is that of the file.
-#[derive(Debug, Serialize, Deserialize)]
-struct LeaseText {
-    pid: u32,
-    /// Older than this, its owner is dead.
-    timeout_ms: u64,
-}
-
-fn lease_text(timeout: Duration) -> bytes::Bytes {
-    let text = LeaseText {
-        pid: std::process::id(),
-        timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
-    };
-    // Numbers only: it cannot fail; and an empty lease is one whose owner says nothing.
-    serde_json::to_vec(&text).unwrap_or_default().into()
-}
-
-/// The heartbeat: rewrites the lease until dropped.
-#[derive(Debug)]
-struct Lease {
-    lost: CancellationToken,
-    _heartbeat: AbortOnDropHandle<()>,
-}
-
-impl Lease {
-    fn keep(place: &Place, path: StorePath, timeout: Duration) -> Self {
-        let lost = CancellationToken::new();
-        let heartbeat = heartbeat(Arc::clone(&place.store), path, timeout, lost.clone());
-        Self {
-            lost,
-            _heartbeat: crate::spawn(heartbeat),
-        }
-    }
-}
-
-async fn heartbeat(
-    store: Arc<dyn loader_store::Store>,
-    path: StorePath,
-    timeout: Duration,
-    lost: CancellationToken,
-) {
-    let every = timeout / 4;
-    let mut ticks = tokio::time::interval(every.max(Duration::from_millis(10)));
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    ticks.tick().await;
-    loop {
-        ticks.tick().await;
-        // A call that hangs must not cost the beats after it.
-        match tokio::time::timeout(
-            every.max(SHORTEST_BEAT),
-            store.replace(&path, lease_text(timeout)),
-        )
-        .await
-        {
-            Ok(Ok(())) => {}
-            Ok(Err(loader_store::Error::ParentMissing { .. })) => {
-                lost.cancel();
-                return;
-            }
-            Ok(Err(error)) => tracing::warn!(%error, "cannot renew the lease, trying again"),
-            Err(_) => tracing::warn!("renewing the lease takes too long, trying again"),
-        }
-    }
+async fn make_room(place: &Place, dead: &StorePath) {
+    tracing::warn!(path = %dead, "the quota or disk is full, throwing a run away that was left for this one");
+    discard(place, dead).await;
 }

@@ -12,7 +12,7 @@ use loader_store::{Error, Result, Store, StorePath};
 use uuid::Uuid;
 
 /// Calls until it is done or the store's patience is over.
-async fn persistently<T, Call>(store: &dyn Store, call: impl Fn() -> Call) -> Result<T>
+pub(crate) async fn persistently<T, Call>(store: &dyn Store, call: impl Fn() -> Call) -> Result<T>
 where
     Call: Future<Output = Result<T>>,
 {
@@ -31,6 +31,20 @@ pub(crate) async fn make_directory(store: &dyn Store, path: &StorePath) -> Resul
         Err(Error::AlreadyExists { .. }) => Ok(()),
         made => made,
     }
+}
+
+/// Makes a directory in `parent` under a new name; each try another, so that the change that was acknowledged is
+/// surely one of now. A directory needs no DataNode.
+pub(crate) async fn make_fresh_directory(
+    store: &dyn Store,
+    parent: &StorePath,
+    prefix: &str,
+) -> Result<()> {
+    persistently(store, || async {
+        let path = parent.join(&format!("{prefix}{}", Uuid::new_v4()));
+        store.mkdir(&path).await
+    })
+    .await
 }
 
 /// Makes a directory and those above it, wherever they are missing.
@@ -58,7 +72,11 @@ pub(crate) async fn write_beside(
 ) -> Result<StorePath> {
     persistently(store, || async {
         let path = directory.join(&format!("new-{}{name}", Uuid::new_v4()));
-        store.put(&path, bytes.clone()).await?;
+        if let Err(error) = store.put(&path, bytes.clone()).await {
+            // HDFS charges the quota for a file which nobody closed. An error here says nothing new.
+            drop(store.delete(&path).await);
+            return Err(error);
+        }
         Ok(path)
     })
     .await
@@ -107,7 +125,7 @@ mod tests {
     fn bench(patience: Duration) -> (tempfile::TempDir, FaultyStore, StorePath) {
         let dir = tempfile::TempDir::new().unwrap();
         let root = StorePath::new(dir.path().to_str().unwrap()).unwrap();
-        let store = FaultyStore::new(Arc::new(LocalStore::new())).as_remote(patience);
+        let store = FaultyStore::new(Arc::new(LocalStore::new())).into_remote(patience);
         (dir, store, root)
     }
 
@@ -131,8 +149,12 @@ mod tests {
         let path = write_beside(&store, &root, "x", &Bytes::from_static(b"text"))
             .await
             .unwrap();
-        let names = store.list(&root).await.unwrap().len();
-        assert_eq!(names, 3, "a failed name was used again");
+        let calls = store.calls();
+        let puts = calls.iter().filter(|call| call.operation == Operation::Put);
+        let names: std::collections::BTreeSet<_> = puts.map(|call| call.path.clone()).collect();
+        assert_eq!(names.len(), 3, "a failed name was used again");
+        let left = store.list(&root).await.unwrap().len();
+        assert_eq!(left, 1, "a failed file was left");
         assert_eq!(&store.read(&path).await.unwrap()[..], b"text");
     }
 

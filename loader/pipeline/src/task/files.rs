@@ -12,18 +12,18 @@ use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
 use broker_client::protocol::ids::TopicName;
-use bytes::Bytes;
 use loader_store::StorePath;
 use tokio::task::JoinSet;
 
 use super::TaskContext;
 use super::held::{HeldBatch, HeldRows, WaitingRows};
-use super::sink::{Closed, Ending, Outgoing, Sink};
+use super::sink::{Closed, Ending, Sink, Target};
 use crate::encode::parquet::ParquetEncoder;
 use crate::encode::{FileEncoder, RowGroupCut};
 use crate::error::Error;
 use crate::layout::REJECTED;
 use crate::manifest::{FileKind, FileRange, PublishedFile};
+use crate::memory::Piece;
 use crate::plan::Task;
 use crate::rejected::rejected_schema;
 use crate::sealed::spell_checksum;
@@ -52,7 +52,7 @@ pub(super) struct TaskFiles<'a> {
     name: String,
     schema: SchemaRef,
     held: HeldRows,
-    outgoing: Outgoing,
+    target: Target,
     open: BTreeMap<Arc<str>, OpenFile>,
     /// Directories whose files have full row groups.
     with_full: Vec<Arc<str>>,
@@ -81,11 +81,10 @@ impl<'a> TaskFiles<'a> {
             ),
             schema: Arc::clone(transform.schema()),
             held: HeldRows::new(&context.memory),
-            outgoing: Outgoing::new(
-                Arc::clone(&context.place.store),
-                context.staging.clone(),
-                context.memory.outgoing_bytes,
-            ),
+            target: Target {
+                store: Arc::clone(&context.place.store),
+                staging: context.staging.clone(),
+            },
             open: BTreeMap::new(),
             with_full: Vec::new(),
             counts: BTreeMap::new(),
@@ -192,8 +191,8 @@ impl<'a> TaskFiles<'a> {
                 continue;
             };
             for rows in std::mem::take(&mut file.full) {
-                let bytes = file.encode(rows, self.context, &mut self.held).await?;
-                file.sink.put(&self.outgoing, bytes).await?;
+                let piece = file.encode(rows, self.context, &mut self.held).await?;
+                file.sink.put(&self.target, piece).await?;
             }
         }
         Ok(())
@@ -240,7 +239,7 @@ impl<'a> TaskFiles<'a> {
         for mut file in std::mem::take(&mut self.open).into_values() {
             let rows = std::mem::take(&mut file.waiting);
             let last = file.encode(rows, self.context, &mut self.held).await?;
-            let (ending, published) = file.end(last, &self.outgoing, self.task).await?;
+            let (ending, published) = file.end(last, &self.target, self.task).await?;
             if closing.len() >= MOST_CLOSING {
                 note_closed(&mut closing, &mut files).await?;
             }
@@ -326,31 +325,37 @@ impl OpenFile {
         }
     }
 
-    /// Encodes rows as one row group; no bytes without rows.
+    /// Encodes rows as one row group and waits for room for its bytes; none without rows.
     async fn encode(
         &mut self,
         rows: WaitingRows,
         context: &TaskContext,
         held: &mut HeldRows,
-    ) -> Result<Bytes, Error> {
+    ) -> Result<Piece, Error> {
         if rows.is_empty() {
-            return Ok(Bytes::new());
+            return Ok(Piece::default());
         }
+        // Kept until there is room: what was encoded and waits counts as being encoded.
         let _permit = context.memory.encoder().await;
         let rows = held.take(rows, &self.schema)?;
-        Ok(self.encoder.write_row_group(&rows)?)
+        let bytes = self.encoder.write_row_group(&rows)?;
+        drop(rows);
+        Ok(context.memory.send(bytes).await)
     }
 
     /// Ends the file's bytes, `last` being those of its last row group; what is left is to make them
     /// durable.
     async fn end(
         self,
-        last: Bytes,
-        outgoing: &Outgoing,
+        last: Piece,
+        target: &Target,
         task: u32,
     ) -> Result<(Ending, PublishedFile), Error> {
         let tail = self.encoder.close()?;
-        let ending = self.sink.end(outgoing, vec![last, tail.bytes]).await?;
+        let ending = self
+            .sink
+            .end(target, [last, Piece::tail(tail.bytes)])
+            .await?;
         let ranges = self
             .spans
             .iter()

@@ -1,9 +1,9 @@
 //! Where the bytes of one file go: checksummed as they pass, written while the next are encoded.
 //!
 //! ```text
-//! put ─► room for so many bytes ─► channel ─► background: create 00000.part with the first, write … close
-//!                                               first bytes fail ─► again as 00000-1.part, with pauses
-//!                                               later bytes fail ─► the attempt fails, and is run again
+//! put ─► channel ─► background: create 00000.part with the first, write … close
+//!                     first bytes fail ─► again as 00000-1.part, with pauses
+//!                     later bytes fail ─► the attempt fails, and is run again
 //! end, where nothing was put before ─► background: the whole file, again under another name if it fails
 //! ```
 //! HDFS names a dead `DataNode` for new blocks until its `NameNode` has noticed, and a file whose pipeline broke
@@ -12,29 +12,24 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use loader_store::{FileWriter, Store, StorePath};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::commit::staging::fenced_if_gone;
 use crate::error::Error;
 use crate::layout::StagingLayout;
+use crate::memory::Piece;
 
 /// Pieces of one file that wait; the room for their bytes is the real bound.
-const PIECES: usize = 16;
+const PIECES: usize = 2;
 
-/// The store, and room for bytes on their way there, shared by the files of an attempt.
-#[derive(Clone)]
-pub(super) struct Outgoing {
-    store: Arc<dyn Store>,
-    staging: StagingLayout,
-    room: Arc<Semaphore>,
-    most: usize,
+/// Where the files of an attempt go.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) staging: StagingLayout,
 }
-
-/// Bytes, and the room they take until they are written.
-type Piece = (Bytes, OwnedSemaphorePermit);
 
 /// One file being written.
 pub(super) struct Sink {
@@ -71,28 +66,6 @@ struct Upload {
     done: AbortOnDropHandle<Result<(String, u64), Error>>,
 }
 
-impl Outgoing {
-    /// Room for `bytes` bytes; one piece that is larger goes alone.
-    pub(super) fn new(store: Arc<dyn Store>, staging: StagingLayout, bytes: usize) -> Self {
-        let most = bytes.clamp(1, u32::MAX as usize);
-        Self {
-            store,
-            staging,
-            room: Arc::new(Semaphore::new(most)),
-            most,
-        }
-    }
-
-    async fn reserve(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Error> {
-        let permits = u32::try_from(bytes.min(self.most)).unwrap_or(u32::MAX);
-        let room = Arc::clone(&self.room).acquire_many_owned(permits).await;
-        room.map_err(|source| Error::Internal {
-            what: "the gate of outgoing bytes is closed".to_owned(),
-            source: Some(Box::new(source)),
-        })
-    }
-}
-
 impl Sink {
     pub(super) const fn new(directory: StorePath, number: usize) -> Self {
         Self {
@@ -107,18 +80,17 @@ impl Sink {
         }
     }
 
-    /// Hands bytes over, waiting for room. An error of the background shows here or in [`Ending::finish`].
-    pub(super) async fn put(&mut self, outgoing: &Outgoing, bytes: Bytes) -> Result<(), Error> {
-        if bytes.is_empty() {
+    /// Hands bytes over. An error of the background shows here or in [`Ending::finish`].
+    pub(super) async fn put(&mut self, target: &Target, piece: Piece) -> Result<(), Error> {
+        if piece.len() == 0 {
             return Ok(());
         }
-        self.count(&bytes);
-        let room = outgoing.reserve(bytes.len()).await?;
+        self.count(&piece);
         let upload = match self.upload.take() {
             Some(upload) => upload,
-            None => Upload::in_pieces(outgoing.clone(), self.file.clone()),
+            None => Upload::in_pieces(target.clone(), self.file.clone()),
         };
-        if !upload.send((bytes, room)).await {
+        if !upload.send(piece).await {
             // It stopped taking bytes: it has failed, and says why.
             upload.finish().await?;
             return Err(self.inconsistent("its writer ended early".to_owned()));
@@ -128,30 +100,23 @@ impl Sink {
     }
 
     /// Hands the last bytes over: all of the file, if nothing was put before.
-    pub(super) async fn end(
-        mut self,
-        outgoing: &Outgoing,
-        last: Vec<Bytes>,
-    ) -> Result<Ending, Error> {
+    pub(super) async fn end(mut self, target: &Target, last: [Piece; 2]) -> Result<Ending, Error> {
         if self.upload.is_some() {
-            for bytes in last {
-                self.put(outgoing, bytes).await?;
+            for piece in last {
+                self.put(target, piece).await?;
             }
-            return Ok(Ending { sink: self });
-        }
-        let size = last.iter().map(Bytes::len).sum();
-        if size > 0 {
-            last.iter().for_each(|bytes| self.count(bytes));
-            let room = outgoing.reserve(size).await?;
-            let upload = Upload::whole(outgoing.clone(), self.file.clone(), last, room);
-            self.upload = Some(upload);
+        } else if last.iter().any(|piece| piece.len() > 0) {
+            last.iter().for_each(|piece| self.count(piece));
+            self.upload = Some(Upload::whole(target.clone(), self.file.clone(), last));
         }
         Ok(Ending { sink: self })
     }
 
-    fn count(&mut self, bytes: &Bytes) {
-        self.crc = crc32c::crc32c_append(self.crc, bytes);
-        self.bytes += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+    fn count(&mut self, piece: &Piece) {
+        for part in piece.parts() {
+            self.crc = crc32c::crc32c_append(self.crc, part);
+        }
+        self.bytes += u64::try_from(piece.len()).unwrap_or(u64::MAX);
     }
 
     fn inconsistent(&self, problem: String) -> Error {
@@ -195,27 +160,35 @@ impl AttemptFile {
         self.directory.join(&self.name())
     }
 
-    /// Creates the file with its first bytes.
+    /// Creates the file with its first pieces.
     async fn open(
         &self,
         store: &dyn Store,
-        first: &[Bytes],
+        first: &[Piece],
     ) -> loader_store::Result<Box<dyn FileWriter>> {
         let mut writer = store.create(&self.path()).await?;
-        for bytes in first {
-            writer.write(bytes.clone()).await?;
+        for piece in first {
+            write(&mut *writer, piece).await?;
         }
         Ok(writer)
     }
 
+    /// Gives up a name, and the quota that HDFS charges for a file which nobody closed.
+    async fn give_up(&mut self, store: &dyn Store) {
+        if let Err(error) = store.delete(&self.path()).await {
+            tracing::debug!(%error, path = %self.path(), "cannot delete a file that was given up");
+        }
+        self.failed += 1;
+    }
+
     /// Writes all of the file and closes it; its length.
-    async fn write_whole(&mut self, store: &dyn Store, all: &[Bytes]) -> loader_store::Result<u64> {
+    async fn write_whole(&mut self, store: &dyn Store, all: &[Piece]) -> loader_store::Result<u64> {
         let mut tries = store.patience().tries();
         loop {
             let closed = async { self.open(store, all).await?.close().await };
             match closed.await {
                 Ok(length) => return Ok(length),
-                Err(error) if tries.again(&error).await => self.failed += 1,
+                Err(error) if tries.again(&error).await => self.give_up(store).await,
                 Err(error) => return Err(error),
             }
         }
@@ -227,48 +200,48 @@ impl AttemptFile {
         store: &dyn Store,
         mut pieces: mpsc::Receiver<Piece>,
     ) -> loader_store::Result<u64> {
-        let Some((first, room)) = pieces.recv().await else {
+        let Some(first) = pieces.recv().await else {
             return self.write_whole(store, &[]).await;
         };
         let mut tries = store.patience().tries();
         let mut writer = loop {
             match self.open(store, std::slice::from_ref(&first)).await {
                 Ok(writer) => break writer,
-                Err(error) if tries.again(&error).await => self.failed += 1,
+                Err(error) if tries.again(&error).await => self.give_up(store).await,
                 Err(error) => return Err(error),
             }
         };
-        drop((first, room));
-        while let Some((bytes, room)) = pieces.recv().await {
-            writer.write(bytes).await?;
-            drop(room);
+        drop(first);
+        while let Some(piece) = pieces.recv().await {
+            write(&mut *writer, &piece).await?;
         }
         writer.close().await
     }
 }
 
+async fn write(writer: &mut dyn FileWriter, piece: &Piece) -> loader_store::Result<()> {
+    for part in piece.parts() {
+        writer.write(part.clone()).await?;
+    }
+    Ok(())
+}
+
 impl Upload {
-    fn in_pieces(outgoing: Outgoing, mut file: AttemptFile) -> Self {
+    fn in_pieces(target: Target, mut file: AttemptFile) -> Self {
         let (pieces, taken) = mpsc::channel(PIECES);
         let done = crate::spawn(async move {
-            let written = file.write_pieces(&*outgoing.store, taken).await;
-            let length = written.map_err(|error| fenced_if_gone(&outgoing.staging, error))?;
+            let written = file.write_pieces(&*target.store, taken).await;
+            let length = written.map_err(|error| fenced_if_gone(&target.staging, error))?;
             Ok((file.name(), length))
         });
         let pieces = Some(pieces);
         Self { pieces, done }
     }
 
-    fn whole(
-        outgoing: Outgoing,
-        mut file: AttemptFile,
-        all: Vec<Bytes>,
-        room: OwnedSemaphorePermit,
-    ) -> Self {
+    fn whole(target: Target, mut file: AttemptFile, all: [Piece; 2]) -> Self {
         let done = crate::spawn(async move {
-            let written = file.write_whole(&*outgoing.store, &all).await;
-            drop(room);
-            let length = written.map_err(|error| fenced_if_gone(&outgoing.staging, error))?;
+            let written = file.write_whole(&*target.store, &all).await;
+            let length = written.map_err(|error| fenced_if_gone(&target.staging, error))?;
             Ok((file.name(), length))
         });
         Self { pieces: None, done }
@@ -299,6 +272,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
+    use bytes::Bytes;
     use loader_store::faulty::{Fault, FaultyStore, Rule};
     use loader_store::{LocalStore, Operation};
 
@@ -313,19 +287,22 @@ mod tests {
     ) -> Result<(String, String), Error> {
         let dir = tempfile::TempDir::new().unwrap();
         let root = StorePath::new(dir.path().to_str().unwrap()).unwrap();
-        let store = FaultyStore::new(Arc::new(LocalStore::new())).as_remote(patience);
+        let store = FaultyStore::new(Arc::new(LocalStore::new())).into_remote(patience);
         let staging = StagingLayout::at(root.clone());
         for rule in rules {
             store.add(rule);
         }
-        let outgoing = Outgoing::new(Arc::new(store), staging, 1 << 20);
+        let target = Target {
+            store: Arc::new(store),
+            staging,
+        };
+        let piece = |text: &'static str| Piece::tail(Bytes::from_static(text.as_bytes()));
         let mut sink = Sink::new(root.clone(), 3);
-        for piece in pieces {
-            sink.put(&outgoing, Bytes::from_static(piece.as_bytes()))
-                .await?;
+        for text in pieces {
+            sink.put(&target, piece(text)).await?;
         }
-        let tail = vec![Bytes::from_static(tail.as_bytes())];
-        let closed = sink.end(&outgoing, tail).await?.finish().await?;
+        let last = [Piece::default(), piece(tail)];
+        let closed = sink.end(&target, last).await?.finish().await?;
         let Closed { name, bytes, crc } = closed;
         let content = std::fs::read_to_string(root.join(&name).to_string()).unwrap();
         assert_eq!(bytes, content.len() as u64);
