@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use loader_store::faulty::{Fault, Rule};
 use loader_store::Operation;
+use loader_store::faulty::{Fault, Rule};
 use uuid::Uuid;
 
 use super::{Bench, JOB, LEASE, first_sight};
