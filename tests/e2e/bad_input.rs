@@ -395,7 +395,11 @@ fn one_directory_more_than_the_limit_fails_the_run_and_rejected_records_are_none
     let mut lines = events(0, 30, 10);
     lines.push("not json".to_owned());
     let broker = broker_with(&lines);
-    let limits = |groups| format!("[limits]\nmax_groups = {groups}\nmax_rejected_percent = 10.0\n");
+    let limits = |groups| {
+        format!(
+            "[limits]\nmax_groups = {groups}\nmax_rejected_percent = 10.0\n[records]\nbad_records = 'reject'\n"
+        )
+    };
     let job = Job::new(&broker.address, "events", &limits(2));
     job.load()
         .expect(65)

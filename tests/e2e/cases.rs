@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::time::Duration;
 
 use broker_client::protocol::ids::TopicName;
@@ -14,7 +13,8 @@ use tempfile::TempDir;
 use test_support::{Fault, TcpProxy, TransactionEnd, hdfs, kafka, random_topic};
 
 use crate::harness::{
-    Job, Loaded, OurBroker, assert_success, events, files_below, logferry, produce, spawn, wait,
+    Job, Loaded, OurBroker, asleep_at, assert_success, events, files_below, logferry, produce,
+    spawn, wait, wait_asleep, wake,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -24,27 +24,6 @@ fn broker_with(partitions: i32, lines: &[String]) -> OurBroker {
     broker.create_topic("events", partitions, &[]);
     broker.produce("events", 0, lines);
     broker
-}
-
-/// Starts a load that puts itself to sleep at a step, and waits until it does.
-fn asleep_at(job: &Job, step: &str) -> Child {
-    let mut command = job.load_command(&[]);
-    command.env("FAILPOINTS", format!("{step}=1*return(stop)"));
-    let load = spawn(command);
-    wait_asleep(&load);
-    load
-}
-
-fn wait_asleep(load: &Child) {
-    test_support::wait_until(PATIENCE, || {
-        test_support::probe::state(load.id()) == Some('T')
-    })
-    .unwrap();
-}
-
-fn wake(load: Child) -> Loaded {
-    test_support::process::send(load.id(), Signal::CONT).unwrap();
-    Loaded::from(wait(load, PATIENCE))
 }
 
 /// Data files of a published run.
@@ -92,7 +71,7 @@ fn the_lost_answer_to_the_publishing_rename_on_hdfs_is_looked_up() {
     );
     let conf = hdfs.conf_dir_for(&proxy.address().to_string()).unwrap();
     job.set("HADOOP_CONF_DIR", conf.to_str().unwrap());
-    let load = asleep_at(&job, "publish.before");
+    let load = asleep_at(job.load_command(&[]), "publish.before");
     proxy.set(Fault::DropAnswers);
     test_support::process::send(load.id(), Signal::CONT).unwrap();
     // It has happened, and nobody was told.
@@ -269,7 +248,7 @@ fn sixty_four_small_partitions_share_one_task_and_file() {
 fn a_staged_file_that_was_cut_is_not_published() {
     let broker = broker_with(1, &events(0, 200, 1_000));
     let job = Job::new(&broker.address, "events", crate::kills::QUICK);
-    let load = asleep_at(&job, "assemble.out_made");
+    let load = asleep_at(job.load_command(&[]), "assemble.out_made");
     let staging = Path::new(&job.dataset).join(".logferry/staging");
     let staged = files_below(&staging)
         .into_iter()
@@ -305,7 +284,7 @@ fn dead_runs_are_cleared_away_and_a_live_one_is_left_alone() {
         lease.set_modified(written - an_hour).unwrap();
     };
     // The live one first, so that it does not take over one of the dead.
-    let live = asleep_at(&job, "plan.settled");
+    let live = asleep_at(job.load_command(&[]), "plan.settled");
     dead.iter().for_each(grow_old);
     let others = job.load().expect(0);
     assert_eq!(others.rows(), 200);

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::harness::{Job, Loaded, OurBroker, Reader, events, pause, spawn, wait};
+use crate::harness::{Job, Loaded, OurBroker, Reader, asleep_at, events, pause, spawn, wait, wake};
 use crate::kills::{QUICK, STEPS};
 use crate::prune::prune;
 
@@ -57,13 +56,7 @@ fn a_load_that_sleeps_at_any_step_publishes_nothing_twice() {
         let job = Job::new(&broker.address, "events", QUICK);
         job.edit("[limits]", "[limits]\nmax_offsets_per_partition = 30");
         let reader = Reader::start(&job.dataset);
-        let mut sleeper = job.load_command(&[]);
-        sleeper.env("FAILPOINTS", format!("{step}=1*return(stop)"));
-        let sleeper = spawn(sleeper);
-        test_support::wait_until(PATIENCE, || {
-            test_support::probe::state(sleeper.id()) == Some('T')
-        })
-        .unwrap();
+        let sleeper = asleep_at(job.load_command(&[]), step);
         pause(Duration::from_millis(150));
         // Others take over, publish two runs, clear away, and delete what the first of them brought.
         for _ in 0..3 {
@@ -73,8 +66,7 @@ fn a_load_that_sleeps_at_any_step_publishes_nothing_twice() {
         job.prove(100, step);
         let pruned = prune(&job, &["--keep-runs", "1"]);
         assert_eq!(pruned["runs"], serde_json::json!([1]), "{step}");
-        test_support::process::send(sleeper.id(), Signal::CONT).unwrap();
-        let woken = Loaded::from(wait(sleeper, PATIENCE));
+        let woken = wake(sleeper);
         let expected = exit_after_sleep_at(step);
         assert_eq!(woken.code, expected, "{step}: {}", woken.stderr);
         job.load().expect(0);
@@ -106,17 +98,10 @@ fn two_clusters_into_one_dataset_without_rework() {
     first.load().expect(0);
     // The second job plans on run 1, then sleeps; the first publishes run 2 meanwhile.
     one.produce("events", 0, &events(100, 150, 50));
-    let mut sleeper = second.load_command(&[]);
-    sleeper.env("FAILPOINTS", "publish.before=1*return(stop)");
-    let sleeper = spawn(sleeper);
-    test_support::wait_until(PATIENCE, || {
-        test_support::probe::state(sleeper.id()) == Some('T')
-    })
-    .unwrap();
+    let sleeper = asleep_at(second.load_command(&[]), "publish.before");
     let other = first.load().expect(0);
     assert_eq!(other.manifest()["number"], 2);
-    test_support::process::send(sleeper.id(), Signal::CONT).unwrap();
-    let woken = Loaded::from(wait(sleeper, PATIENCE)).expect(0);
+    let woken = wake(sleeper).expect(0);
     assert_eq!(
         woken.manifest()["number"],
         3,

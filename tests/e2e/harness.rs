@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -442,6 +443,42 @@ pub(crate) fn spawn(mut command: Command) -> Child {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap()
+}
+
+/// Until a sleeper sleeps, and until one that was woken has ended.
+const SLEEPERS_PATIENCE: Duration = Duration::from_secs(120);
+
+/// Starts a program that stops itself at a step, and waits until it does.
+pub(crate) fn asleep_at(mut command: Command, step: &str) -> Child {
+    command.env("FAILPOINTS", format!("{step}=1*return(stop)"));
+    let sleeper = spawn(command);
+    wait_asleep(&sleeper);
+    sleeper
+}
+
+/// Waits until a program has stopped itself.
+pub(crate) fn wait_asleep(sleeper: &Child) {
+    test_support::wait_until(SLEEPERS_PATIENCE, || {
+        let state = test_support::probe::state(sleeper.id());
+        assert_ne!(state, Some('Z'), "it ended without having stopped itself");
+        state == Some('T')
+    })
+    .unwrap();
+}
+
+/// Lets it go on to its end.
+pub(crate) fn wake(sleeper: Child) -> Loaded {
+    test_support::process::send(sleeper.id(), rustix::process::Signal::CONT).unwrap();
+    Loaded::from(wait(sleeper, SLEEPERS_PATIENCE))
+}
+
+/// What a closure came to, panics included.
+pub(crate) fn catching<T>(act: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(act)).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+            .unwrap_or_else(|| "panicked".to_owned())
+    })
 }
 
 /// Reads a dataset over and over while others work on it, and checks that only whole runs are ever seen (I3).

@@ -9,7 +9,6 @@
 //! and prints the table of docs/faults.md; a seed is a step.
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -18,7 +17,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 use test_support::{Fault as Network, Hdfs, HdfsNode, HdfsOptions, TcpProxy};
 
-use crate::harness::{Job, Loaded, OurBroker, events, pause, wait};
+use crate::harness::{Job, Loaded, OurBroker, catching, events, pause, wait, wait_asleep};
 use crate::kills::STEPS;
 
 const RECORDS: u64 = 200;
@@ -308,12 +307,7 @@ impl<'a> Bench<'a> {
         let said = std::fs::File::create(job.dir.path().join("said")).unwrap();
         load.stdout(Stdio::null()).stderr(said);
         let load = load.spawn().unwrap();
-        test_support::wait_until(PATIENCE, || {
-            let state = test_support::probe::state(load.id());
-            assert_ne!(state, Some('Z'), "{step} was not passed");
-            state == Some('T')
-        })
-        .unwrap();
+        wait_asleep(&load);
         let step = step.to_owned();
         Meeting {
             step,
@@ -415,15 +409,6 @@ fn check(met: &Loaded, fault: Fault, step: &str) {
 
 /// What a load says when it waits for the store.
 const WAITED: &str = "the store is in trouble, trying again";
-
-/// What a closure came to, panics included.
-fn catching<T>(act: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(act)).map_err(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
-            .unwrap_or_else(|| "panicked".to_owned())
-    })
-}
 
 /// All faults of one bench at these steps; goes on after a failure.
 fn meet_all(

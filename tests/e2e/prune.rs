@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Job, Loaded, OurBroker, Reader, events, files_below, list, spawn, wait};
+use crate::harness::{
+    Job, Loaded, OurBroker, Reader, asleep_at, events, files_below, list, spawn, wait, wake,
+};
 use crate::kills::QUICK;
 
 /// Every fail-point that a prune passes.
@@ -190,18 +191,11 @@ fn one_that_sleeps_wakes_to_find_its_work_done() {
     for step in STEPS {
         let job = with_runs(&broker, 3);
         let reader = Reader::start(&job.dataset);
-        let mut sleeper = prune_command(&job, &["--keep-runs", "1"]);
-        sleeper.env("FAILPOINTS", format!("{step}=1*return(stop)"));
-        let sleeper = spawn(sleeper);
-        test_support::wait_until(PATIENCE, || {
-            test_support::probe::state(sleeper.id()) == Some('T')
-        })
-        .unwrap();
+        let sleeper = asleep_at(prune_command(&job, &["--keep-runs", "1"]), step);
         // Another prune finishes first, a load publishes and empties the trash.
         prune(&job, &["--keep-runs", "1"]);
         job.load().expect(0);
-        test_support::process::send(sleeper.id(), Signal::CONT).unwrap();
-        let woken = Loaded::from(wait(sleeper, PATIENCE));
+        let woken = wake(sleeper);
         assert_eq!(woken.code, 0, "{step}: {}", woken.stderr);
         let report = job.verify();
         assert_eq!(

@@ -31,6 +31,7 @@ use crate::manifest::{LeftOut, Manifest};
 use crate::memory::TaskMemory;
 use crate::plan::{Plan, PlanRequest, fingerprint, plan};
 use crate::progress::Progress;
+use crate::quantity::in_bytes;
 use crate::schema::TableSchema;
 use crate::snapshot;
 use crate::task::TaskContext;
@@ -588,7 +589,7 @@ fn client_config(job: &JobConfig) -> ClientConfig {
         client_id: format!("logferry-load-{}", job.name),
         request_timeout: duration_ms(job.source.request_timeout.as_ms()),
         retry_deadline: duration_ms(job.source.retry_deadline.as_ms()),
-        max_batch_bytes: bytes(job.source.max_batch_bytes),
+        max_batch_bytes: in_bytes(job.source.max_batch_bytes),
         ..ClientConfig::default()
     }
 }
@@ -611,10 +612,6 @@ fn lease_timeout(job: &JobConfig) -> Duration {
 fn threads(job: &JobConfig) -> usize {
     let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     job.engine.threads.unwrap_or_else(cores).max(1)
-}
-
-fn bytes(size: bytesize::ByteSize) -> usize {
-    usize::try_from(size.as_u64()).unwrap_or(usize::MAX)
 }
 
 fn duration_ms(ms: i64) -> Duration {

@@ -19,6 +19,7 @@ use bytesize::ByteSize;
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
 use crate::config::EngineConfig;
+use crate::quantity::in_bytes;
 
 /// Most bytes that are worth fetching ahead.
 const MOST_PREFETCH: usize = 16 << 20;
@@ -50,15 +51,15 @@ impl TaskMemory {
     /// The bounds of each of `tasks` tasks whose row groups have `row_group` bytes.
     #[must_use]
     pub fn new(engine: &EngineConfig, tasks: usize, row_group: ByteSize) -> Self {
-        let memory = as_usize(engine.memory);
+        let memory = in_bytes(engine.memory);
         let share = memory / tasks.max(1);
         let part = (share / 8).max(LEAST_PART);
         let outgoing = u32::try_from((memory / 8).max(LEAST_PART)).unwrap_or(u32::MAX);
-        let encoders = (memory / 4) / as_usize(row_group).max(1);
+        let encoders = (memory / 4) / in_bytes(row_group).max(1);
         Self {
             prefetch_bytes: engine
                 .prefetch_bytes
-                .map_or_else(|| part.min(MOST_PREFETCH), as_usize),
+                .map_or_else(|| part.min(MOST_PREFETCH), in_bytes),
             pending_bytes: part.min(MOST_PENDING),
             held_bytes: part * 3,
             spill_dir: engine.spill_dir.clone().unwrap_or_else(std::env::temp_dir),
@@ -143,10 +144,6 @@ impl AsRef<[u8]> for Outgoing {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
-}
-
-fn as_usize(size: ByteSize) -> usize {
-    usize::try_from(size.as_u64()).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

@@ -97,6 +97,11 @@ impl<'de> Deserialize<'de> for Period {
     }
 }
 
+/// A size in bytes of memory.
+pub(crate) fn in_bytes(size: bytesize::ByteSize) -> usize {
+    usize::try_from(size.as_u64()).unwrap_or(usize::MAX)
+}
+
 /// Serde adaptor for sizes: read as text (`"256MiB"`) or as a number of bytes, written as a number, since
 /// the text that `ByteSize` writes is rounded and a stored plan must say exactly what was planned.
 pub(crate) mod byte_size {

@@ -17,16 +17,14 @@ mod step;
 mod watch;
 mod world;
 
-use std::any::Any;
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use plan::{KINDS, Kind, Moment, Plan, STEPS_PER_SEED, Step};
 use step::{Outcome, Run};
 use world::World;
 
-use crate::harness::{Job, Loaded, OurBroker, now_ms};
+use crate::harness::{Job, Loaded, OurBroker, catching, now_ms};
 
 /// The seeds of every CI run: together they strike with every kind, also without their last step, which is left
 /// out for the sake of time.
@@ -97,18 +95,17 @@ fn campaign(plans: impl Iterator<Item = Plan>) {
     let mut failed = Vec::new();
     for plan in plans {
         let seed = plan.seed;
-        let run = AssertUnwindSafe(|| {
+        let proved = catching(|| {
             Run::new(&mut world, &plan).all(|number, step, outcome| {
                 eprintln!("{}", line(&plan, number, step, outcome));
                 table.add(step, outcome);
             })
         });
-        match catch_unwind(run) {
+        match proved {
             Ok(records) => table.records += records,
             Err(panic) => {
                 eprintln!(
-                    "seed {seed} FAILED: {}\n{plan:?}\nagain: tests/long campaign --seeds {seed}..{}",
-                    text(panic.as_ref()),
+                    "seed {seed} FAILED: {panic}\n{plan:?}\nagain: tests/long campaign --seeds {seed}..{}",
                     seed + 1,
                 );
                 failed.push(seed);
@@ -118,13 +115,6 @@ fn campaign(plans: impl Iterator<Item = Plan>) {
     }
     table.print(begin.elapsed());
     assert!(failed.is_empty(), "seeds that failed: {failed:?}");
-}
-
-fn text(panic: &(dyn Any + Send)) -> &str {
-    let owned = panic.downcast_ref::<String>().map(String::as_str);
-    owned
-        .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("a panic without a text")
 }
 
 fn names(kinds: &[Kind]) -> String {

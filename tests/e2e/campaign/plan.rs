@@ -191,7 +191,7 @@ pub(super) struct Tuning {
     pub(super) budget: String,
     pub(super) engine: String,
     /// Of `engine`, too: a short time-out, for a store that fails.
-    pub(super) store_patience: String,
+    pub(super) store_timeout: String,
 }
 
 /// Everything that follows from a seed.
@@ -234,7 +234,7 @@ impl Plan {
             {
                 step.tuning = Tuning {
                     engine: step.tuning.engine,
-                    store_patience: step.tuning.store_patience,
+                    store_timeout: step.tuning.store_timeout,
                     ..last.tuning.clone()
                 };
             }
@@ -399,7 +399,7 @@ fn tuning(rng: &mut Rng, bulk: bool) -> Tuning {
         rng.pick(&["1KiB", "64KiB", "16MiB"]),
         rng.pick(&["100ms", "400ms", "2s", "60s"]),
     );
-    let store_patience = format!("store_timeout = '{}ms'\n", 800 + rng.below(2_500));
+    let store_timeout = format!("store_timeout = '{}ms'\n", 800 + rng.below(2_500));
     Tuning {
         source,
         source_patience,
@@ -407,7 +407,7 @@ fn tuning(rng: &mut Rng, bulk: bool) -> Tuning {
         limits,
         budget,
         engine,
-        store_patience,
+        store_timeout,
     }
 }
 

@@ -126,7 +126,7 @@ impl<'a> Run<'a> {
             tuning.limits,
             only_if(!is_calm, &tuning.budget),
             tuning.engine,
-            only_if(store_fails, &tuning.store_patience),
+            only_if(store_fails, &tuning.store_timeout),
         );
         fs::write(&self.job.file, text).unwrap();
     }

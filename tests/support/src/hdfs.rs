@@ -261,8 +261,7 @@ impl Hdfs {
             let status = self.status();
             if status.as_ref().is_ok_and(|status| {
                 status.live_datanodes == datanodes && status.safe_mode.is_none()
-            }) && self.datanodes_listen()
-                && self.have_registered()?
+            }) && self.have_registered()?
             {
                 return Ok(());
             }
@@ -287,17 +286,6 @@ impl Hdfs {
             }
             pause_for(Duration::from_millis(100));
         }
-    }
-
-    /// Whether each `DataNode` of ours that runs can be connected to. One that was killed and started again counts
-    /// as live all the while.
-    fn datanodes_listen(&self) -> bool {
-        let listens = |port: u16| std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
-        self.datanodes
-            .iter()
-            .zip(&self.datanode_ports)
-            .filter(|(process, _)| process.as_ref().is_some_and(Process::is_running))
-            .all(|(_, [data, ..])| listens(*data))
     }
 
     /// Whether every DataNode that runs has registered since it was started: for some seconds, the NameNode

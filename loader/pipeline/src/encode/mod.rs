@@ -46,8 +46,6 @@ pub struct EncodedTail {
     pub bytes: Bytes,
     /// Rows of the whole file.
     pub rows: u64,
-    /// Row groups (blocks) of the whole file.
-    pub row_groups: usize,
 }
 
 /// An encoder's failure: a defect of this program, since decoded rows fit their schema.

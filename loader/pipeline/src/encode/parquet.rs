@@ -28,6 +28,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::dictionary::repeats;
 use super::{EncodeError, EncodedTail, FileEncoder, RowGroupCut};
+use crate::quantity::in_bytes;
 
 /// Name of the writer in the footer. The number changes when the same rows give other bytes. The
 /// form is the one that readers parse; some ignore the statistics of files whose writer they
@@ -188,7 +189,7 @@ impl ParquetEncoder {
         let options = &self.options;
         let codec = options.compression.codec();
         let codec = codec.map_err(|problem| EncodeError::Options { problem })?;
-        let page = usize::try_from(options.data_page_bytes.as_u64()).unwrap_or(usize::MAX);
+        let page = in_bytes(options.data_page_bytes);
         let mut properties = WriterProperties::builder()
             .set_created_by(CREATED_BY.to_owned())
             .set_compression(codec)
@@ -253,7 +254,6 @@ impl FileEncoder for ParquetEncoder {
         Ok(EncodedTail {
             bytes: std::mem::take(file.inner_mut()).into(),
             rows: self.rows,
-            row_groups: self.row_groups,
         })
     }
 }
@@ -318,7 +318,7 @@ impl ParquetOptions {
     /// Where row groups end.
     #[must_use]
     pub fn row_group_cut(&self) -> RowGroupCut {
-        let bytes = usize::try_from(self.row_group_bytes.as_u64()).unwrap_or(usize::MAX);
+        let bytes = in_bytes(self.row_group_bytes);
         RowGroupCut::new(self.row_group_rows, bytes)
     }
 }
