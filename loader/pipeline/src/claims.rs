@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use crate::config::JobConfig;
-use crate::manifest::HourClaim;
+use crate::manifest::{HourClaim, Manifest};
 use crate::partitioner::Grouping;
 use crate::plan::{PlanRequest, PlannedPartition};
 
@@ -105,6 +105,15 @@ pub(crate) fn is_hourly(grouping: &Grouping) -> bool {
         directory(grouping, HOUR_MS),
     );
     first.is_some() && first == last && first != next
+}
+
+/// The newest hour that was claimed, by this run or one before.
+pub(crate) fn newest(manifest: &Manifest) -> Option<HourClaim> {
+    let hour_start_ms = manifest.complete_before_ms? - HOUR_MS;
+    Some(HourClaim {
+        directory: directory(&manifest.grouping, hour_start_ms)?,
+        hour_start_ms,
+    })
 }
 
 /// Directory of an hour by the job's grouping; `None` where it groups by more or less than time.

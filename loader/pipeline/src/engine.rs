@@ -3,6 +3,8 @@
 //! Each task runs on a thread of its own where it may compute; fetches and store calls are driven by the
 //! runtime. The number of threads changes nothing in the output.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
@@ -41,7 +43,7 @@ impl Engine {
         let give_up = stop.child_token();
         // A dropped run stops its tasks, too.
         let _stops_tasks = give_up.clone().drop_guard();
-        let mut waiting = tasks.into_iter();
+        let mut waiting = in_turn(tasks).into_iter();
         let mut running = JoinSet::new();
         let mut failure = None;
         loop {
@@ -100,6 +102,36 @@ impl Engine {
     }
 }
 
+/// Tasks in the order in which they start: the first of each partition, then the second; the partition with the
+/// most to load first. So a time budget that ends early leaves no partition behind for ever.
+fn in_turn(tasks: Vec<Task>) -> Vec<Task> {
+    let partition = |task: &Task| {
+        let first = task.ranges.first();
+        first.map(|range| (range.topic.clone(), range.partition))
+    };
+    let mut behind: BTreeMap<_, u64> = BTreeMap::new();
+    for task in &tasks {
+        let offsets = task
+            .ranges
+            .iter()
+            .map(|range| (range.end - range.start).unsigned_abs());
+        *behind.entry(partition(task)).or_default() += offsets.sum::<u64>();
+    }
+    let mut turns: BTreeMap<_, usize> = BTreeMap::new();
+    let mut ordered: Vec<_> = tasks
+        .into_iter()
+        .map(|task| {
+            let key = partition(&task);
+            let offsets = behind.get(&key).copied().unwrap_or_default();
+            let turn = turns.entry(key).or_default();
+            *turn += 1;
+            ((*turn, Reverse(offsets), task.task), task)
+        })
+        .collect();
+    ordered.sort_by_key(|(order, _)| *order);
+    ordered.into_iter().map(|(_, task)| task).collect()
+}
+
 /// The same task again from its stored start offsets: as often as the job allows, and after trouble of the
 /// store that passes as long as its patience lasts.
 ///
@@ -139,5 +171,38 @@ pub(crate) async fn attempts(
         }
         tracing::warn!(task = task.task, error = %crate::error::chain(&error), "attempt failed, trying again");
         context.progress.task_retried(task.task, &error);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::TaskRange;
+
+    fn task(task: u32, partition: i32, start: i64, end: i64) -> Task {
+        Task {
+            task,
+            ranges: vec![TaskRange {
+                topic: "t".parse().unwrap(),
+                partition,
+                start,
+                end,
+                holes_allowed: false,
+            }],
+        }
+    }
+
+    #[test]
+    fn each_partition_has_its_turn_and_the_one_furthest_behind_is_first() {
+        let tasks = vec![
+            task(0, 0, 0, 10),
+            task(1, 0, 10, 20),
+            task(2, 0, 20, 30),
+            task(3, 1, 0, 50),
+            task(4, 1, 50, 60),
+            task(5, 2, 0, 5),
+        ];
+        let order: Vec<u32> = in_turn(tasks).iter().map(|task| task.task).collect();
+        assert_eq!(order, [3, 0, 5, 4, 1, 2]);
     }
 }

@@ -359,7 +359,7 @@ impl Error {
                 "check `source.topics` and `source.brokers`; `logferry topics` lists what there is"
             }
             Self::NoDataset { .. } => {
-                "check `output.dataset`; if this is the dataset's first run, add --create"
+                "check `output.dataset`; a dataset is made by its first run: `logferry load JOB --create`"
             }
             Self::NoCommittedOffset { .. } => {
                 "commit an offset for every partition, or name another `source.start` for the first run"
@@ -456,6 +456,12 @@ fn source_remedy(error: &broker_client::Error) -> Option<String> {
 }
 
 fn store_exit(error: &loader_store::Error) -> Exit {
+    if matches!(
+        error,
+        loader_store::Error::Location { .. } | loader_store::Error::HadoopConfig { .. }
+    ) {
+        return Exit::Usage;
+    }
     match error.kind() {
         loader_store::ErrorKind::Caller => Exit::Failed,
         _ => Exit::Unavailable,
@@ -475,8 +481,9 @@ fn transform_exit(error: &TransformError) -> Exit {
 fn transform_remedy(error: &TransformError) -> Option<String> {
     let text = match error {
         TransformError::BadRecord { .. } => {
-            "correct the producer or the columns, or set aside such records with `records.bad_records = \
-             \"reject\"`; nothing was published"
+            "correct the producer or the columns, for old or future event times raise `grouping.max_past` or \
+             `grouping.max_future`, or set aside such records with `records.bad_records = \"reject\"`; nothing was \
+             published"
         }
         TransformError::Tombstone { .. } => {
             "say what to do with records without a value: `records.tombstones = \"skip\"`, \"write\" or \

@@ -8,6 +8,9 @@
 use loader_store::StorePath;
 use uuid::Uuid;
 
+/// Directory of a task's winning attempt.
+pub const DONE: &str = "done";
+
 /// Name of the manifest inside a run.
 pub const MANIFEST: &str = "_manifest.json";
 /// Marker that Hadoop tools look for; empty.
@@ -179,7 +182,7 @@ impl StagingLayout {
     /// `staging/<uuid>/tasks/<task>/done`: the winning attempt
     #[must_use]
     pub fn done(&self, task: u32) -> StorePath {
-        self.task(task).join("done")
+        self.task(task).join(DONE)
     }
 
     /// `staging/<uuid>/out-000042`: the run being assembled

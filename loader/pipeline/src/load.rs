@@ -89,6 +89,13 @@ impl Outcome {
 impl Load {
     /// Opens the dataset's store, to wait for trouble that passes.
     async fn open(&self) -> Result<Place, Error> {
+        let spill = &self.job.engine.spill_dir;
+        if let Some(missing) = spill.as_ref().filter(|directory| !directory.is_dir()) {
+            let missing = missing.display();
+            return Err(config(format!(
+                "`engine.spill_dir` is no directory: {missing}"
+            )));
+        }
         let how = StoreConfig {
             patience: self.patience.clone(),
             ..store_config(&self.job)

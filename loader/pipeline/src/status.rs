@@ -6,6 +6,7 @@ use broker_client::Client;
 use broker_client::protocol::ids::TopicName;
 use serde::Serialize;
 
+use crate::claims;
 use crate::commit::Place;
 use crate::commit::dataset::Dataset;
 use crate::commit::newest::{read_manifest, runs};
@@ -111,9 +112,7 @@ pub async fn status(
             .as_ref()
             .map(|m| m.left_out.clone())
             .unwrap_or_default(),
-        complete: manifest
-            .as_ref()
-            .and_then(|m| m.complete_hours.last().cloned()),
+        complete: manifest.as_ref().and_then(claims::newest),
         partitions,
         staging: staging(place).await?,
         source_error: source

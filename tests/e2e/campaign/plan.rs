@@ -399,7 +399,10 @@ fn tuning(rng: &mut Rng, bulk: bool) -> Tuning {
         rng.pick(&["1KiB", "64KiB", "16MiB"]),
         rng.pick(&["100ms", "400ms", "2s", "60s"]),
     );
-    let store_timeout = format!("store_timeout = '{}ms'\n", 800 + rng.below(2_500));
+    let store_timeout = format!(
+        "store_timeout = '{}ms'\nstore_patience = '60s'\n",
+        800 + rng.below(2_500)
+    );
     Tuning {
         source,
         source_patience,

@@ -399,7 +399,8 @@ fn allowed(step: &Step, is_victim: bool, loads: usize) -> Vec<i32> {
     if loads > 1 {
         allowed.push(75);
     }
-    if step.any(Kind::needs_hdfs) || step.any(Kind::is_at_source) {
+    let at_source = step.any(Kind::is_at_source);
+    if at_source || step.any(Kind::needs_hdfs) && !(is_victim && waits_for_hdfs(step)) {
         allowed.push(69);
     }
     if step.any(Kind::is_at_source) || !step.tuning.budget.is_empty() {
@@ -409,6 +410,12 @@ fn allowed(step: &Step, is_victim: bool, loads: usize) -> Vec<i32> {
         allowed.push(66);
     }
     allowed
+}
+
+/// Whether the victim must go on whatever befalls HDFS: it had changed something there before, which passes.
+fn waits_for_hdfs(step: &Step) -> bool {
+    let is_well_known = matches!(step.moment, Moment::Step(..));
+    is_well_known && !step.has(Kind::SpaceQuota) && !step.any(Kind::puts_loads_to_sleep)
 }
 
 const fn only_if(is: bool, text: &str) -> &str {

@@ -311,11 +311,14 @@ impl Hdfs {
             bean.with_context(|| format!("the NameNode has no bean {name} yet"))
         };
         let state = bean("FSNamesystemState")?;
-        let safe_mode = bean("NameNodeInfo")?
-            .get("Safemode")
-            .and_then(Value::as_str)
-            .context("no Safemode")?
-            .to_owned();
+        let info = bean("NameNodeInfo")?;
+        let told = |field: &str| info.get(field).and_then(Value::as_str);
+        let safe_mode = told("Safemode").context("no Safemode")?.to_owned();
+        let nodes: Value = serde_json::from_str(told("LiveNodes").context("no LiveNodes")?)?;
+        let has_room = |node: &&Value| node["remaining"].as_u64() > Some(0);
+        let live_datanodes = nodes
+            .as_object()
+            .map_or(0, |nodes| nodes.values().filter(has_room).count());
         let count = |field: &str| -> Result<usize> {
             let count = state.get(field).and_then(Value::as_u64);
             Ok(usize::try_from(
@@ -323,7 +326,7 @@ impl Hdfs {
             )?)
         };
         Ok(HdfsStatus {
-            live_datanodes: count("NumLiveDataNodes")?,
+            live_datanodes,
             dead_datanodes: count("NumDeadDataNodes")?,
             under_replicated_blocks: count("UnderReplicatedBlocks")?,
             safe_mode: (!safe_mode.is_empty()).then_some(safe_mode),
@@ -492,7 +495,7 @@ impl Hdfs {
 /// The NameNode's view of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HdfsStatus {
-    /// `DataNodes` whose heartbeat is recent.
+    /// `DataNodes` whose heartbeat is recent and told of room: one that has only registered gets no blocks yet.
     pub live_datanodes: usize,
     /// `DataNodes` given up: about 12 s after their last heartbeat.
     pub dead_datanodes: usize,
@@ -531,6 +534,10 @@ fn hdfs_site(
         // A dead DataNode is noticed after 2 × recheck + 10 × heartbeat = 12 s.
         ("dfs.heartbeat.interval", "1"),
         ("dfs.namenode.heartbeat.recheck-interval", "1000"),
+        // DataNodes that come back are chosen again: with these on, a NameNode was seen to refuse all three of
+        // them for more than a minute (NO_REQUIRED_STORAGE_TYPE, NODE_TOO_BUSY) although they were well.
+        ("dfs.use.dfs.network.topology", "false"),
+        ("dfs.namenode.redundancy.considerLoad", "false"),
         ("dfs.namenode.redundancy.interval.seconds", "1s"),
         ("dfs.namenode.safemode.extension", "0"),
         ("dfs.namenode.safemode.min.datanodes", "1"),

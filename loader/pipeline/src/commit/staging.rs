@@ -4,6 +4,7 @@
 //! nothing inside staging ever creates missing parents. The lease only tells the living from the dead;
 //! nobody's correctness rests on it.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use loader_store::{Entry, StorePath};
@@ -17,7 +18,7 @@ use super::steps;
 use super::trash::{discard, empty_trash};
 use crate::error::Error;
 use crate::failpoint::failpoint;
-use crate::layout::StagingLayout;
+use crate::layout::{DONE, StagingLayout};
 use crate::manifest::Manifest;
 use crate::plan::{BUILD, Plan};
 use crate::sealed;
@@ -200,7 +201,11 @@ impl Staging {
                 fitting.push(dead);
             }
         }
-        for dead in self.still_dead(fitting).await? {
+        let mut still_dead = self.still_dead(fitting).await?;
+        if still_dead.len() > 1 {
+            still_dead = self.most_done_first(still_dead).await?;
+        }
+        for dead in still_dead {
             let Some(claimed) = self.claim(&dead.path).await? else {
                 continue;
             };
@@ -225,6 +230,27 @@ impl Staging {
             }
         }
         Ok(None)
+    }
+
+    async fn most_done_first(&self, dead: Vec<Entry>) -> Result<Vec<Entry>, Error> {
+        let store = &*self.place.store;
+        let mut counted = Vec::new();
+        for entry in dead {
+            let paths = StagingLayout::at(entry.path.clone());
+            let tasks = match store.list(&paths.tasks()).await {
+                // Another driver was faster.
+                Err(loader_store::Error::NotFound { .. }) => Vec::new(),
+                listed => listed?,
+            };
+            let mut done = 0_usize;
+            for task in tasks {
+                let is_done = store.stat(&task.path.join(DONE)).await?.is_some();
+                done += usize::from(is_done);
+            }
+            counted.push((done, entry));
+        }
+        counted.sort_by_key(|(done, _)| Reverse(*done));
+        Ok(counted.into_iter().map(|(_, entry)| entry).collect())
     }
 
     /// A dead run's plan, if it is this job's and build's and continues the newest run.

@@ -454,6 +454,10 @@ fn hours_become_complete_once_every_log_is_loaded_past_the_grace() {
         plan.complete_before_ms.unwrap()
     );
     assert!(plan.complete_before_ms.unwrap() + 15 * 60_000 <= NOW);
+    // A run that claims no further hour still says which was the last.
+    let mut next = loaded(&plan, None);
+    next.complete_hours.clear();
+    assert_eq!(claims::newest(&next).as_ref(), Some(hour));
     let mut half_loaded = loaded(
         &planned(&job(""), None, &source(&[Ok(log(0, 5)), Ok(log(0, 5))])),
         None,

@@ -251,3 +251,25 @@ async fn two_that_make_a_dataset_at_once_go_on_with_the_one_that_is_there() {
     let (ours, theirs) = tokio::join!(dataset("ours").make(&place), theirs);
     assert_eq!(ours.unwrap(), theirs);
 }
+
+#[tokio::test]
+async fn of_several_dead_runs_the_one_with_the_most_finished_tasks_is_taken_over() {
+    let bench = Bench::new().await;
+    let (first, plan, _) = bench.staged("c").await;
+    let (second, ..) = bench.staged("c").await;
+    let second_path = second.paths().done(0);
+    bench.place.store.mkdirs(&second_path).await.unwrap();
+    bench
+        .place
+        .store
+        .mkdirs(&first.paths().task(0))
+        .await
+        .unwrap();
+    first.leave_for_next().await;
+    second.leave_for_next().await;
+    let next = Staging::create(&bench.place, JOB, LEASE).await.unwrap();
+    let (claimed, taken) = next.take_over(&plan.fingerprint).await.unwrap();
+    assert!(taken.is_some());
+    let done = claimed.paths().done(0);
+    assert!(bench.place.store.stat(&done).await.unwrap().is_some());
+}
