@@ -43,7 +43,7 @@ impl Bench {
         let stop = shutdown::on_signal()?;
         for (location, topics) in load::datasets(&job)? {
             for _ in 0..self.rounds {
-                let location = format!("{location}.bench-{:08x}", std::process::id());
+                let location = format!("{location}.bench-{}", uuid::Uuid::new_v4().simple());
                 let load = Load {
                     job: job.clone(),
                     topics: topics.clone(),
@@ -60,7 +60,7 @@ impl Bench {
                 let measured = measured?;
                 removed?;
                 if self.json {
-                    out::json(&measured)?;
+                    out::json_line(&measured)?;
                 } else {
                     print(&measured)?;
                 }

@@ -41,7 +41,12 @@ pub(super) fn line(text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Prints a value as pretty JSON.
+/// Prints JSON on one line.
+pub(super) fn json_line(value: &impl Serialize) -> io::Result<()> {
+    line(&serde_json::to_string(value).map_err(io::Error::other)?)
+}
+
+/// Prints indented JSON.
 pub(super) fn json(value: &impl Serialize) -> io::Result<()> {
     let text = serde_json::to_string_pretty(value).map_err(io::Error::other)?;
     line(&text)

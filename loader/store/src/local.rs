@@ -7,13 +7,13 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use crate::{
@@ -313,10 +313,18 @@ fn write_whole(operation: Operation, path: &StorePath, content: &[u8], mode: Mod
 
 fn read(path: &StorePath, range: Range<u64>) -> Result<Bytes> {
     let from = |error| from_finding(Operation::Read, path, error);
-    let mut file = File::open(path).map_err(from)?;
+    // A pipe in place of the file must not be waited for.
+    let mut file = File::options()
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)
+        .map_err(from)?;
     let metadata = file.metadata().map_err(from)?;
     if metadata.is_dir() {
         return Err(Error::IsADirectory { path: path.clone() });
+    }
+    if !metadata.is_file() {
+        return Err(from(io::Error::other("this is no regular file")));
     }
     let len = range.end.min(metadata.len()).saturating_sub(range.start);
     let capacity = usize::try_from(len).map_err(|e| from(io::Error::other(e)))?;

@@ -281,9 +281,29 @@ impl Staging {
             lease_timeout: self.lease_timeout,
             lease: None,
         };
+        if let Err(error) = claimed.clear_attempts().await {
+            tracing::warn!(%error, "cannot delete attempts that did not end");
+        }
         // At once: without a lease it looks as if it had been given up.
         claimed.renew_lease().await?;
         Ok(Some(claimed))
+    }
+
+    /// Deletes attempts that did not end: nobody can go on with them, and they may be what fills the quota or disk.
+    async fn clear_attempts(&self) -> Result<(), Error> {
+        let store = &*self.place.store;
+        let tasks = match store.list(&self.paths.tasks()).await {
+            Err(loader_store::Error::NotFound { .. }) => return Ok(()),
+            listed => listed?,
+        };
+        for task in tasks {
+            for entry in store.list(&task.path).await? {
+                if entry.path.name() != DONE {
+                    steps::delete(store, &entry.path).await?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Moves dead staging directories that nobody can take over to the trash, and empties it: before

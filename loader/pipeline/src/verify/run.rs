@@ -15,18 +15,32 @@ use crate::error::Error;
 use crate::layout::{MANIFEST, PRUNED, SUCCESS};
 use crate::manifest::{Manifest, PublishedFile};
 
+/// How often a run is looked at whose directories vanish meanwhile.
+const LOOKS: u32 = 100;
+
 impl Audit<'_> {
+    /// Everything in a run. A prune beside us may take directories away while they are listed.
+    async fn tree(&self, directory: &StorePath) -> Result<Tree, Error> {
+        for _ in 1..LOOKS {
+            match list_files(self.place, directory).await {
+                Err(Error::Store(loader_store::Error::NotFound { .. })) => {}
+                listed => return listed,
+            }
+        }
+        list_files(self.place, directory).await
+    }
+
     /// The files of one run, or that a pruned run has none.
     pub(super) async fn check_run(&mut self, manifest: &Manifest) -> Result<(), Error> {
         let directory = self.place.layout.run(manifest.number);
-        let mut tree = list_files(self.place, &directory).await?;
+        let mut tree = self.tree(&directory).await?;
         if !tree.files.contains_key(PRUNED) {
             let (files, problems) = (self.report.files, self.report.problems.len());
             self.check_files(manifest, &directory, &tree).await?;
             if self.report.problems.len() == problems {
                 return Ok(());
             }
-            tree = list_files(self.place, &directory).await?;
+            tree = self.tree(&directory).await?;
             if !tree.files.contains_key(PRUNED) {
                 return Ok(());
             }

@@ -334,3 +334,17 @@ async fn inner_read_only() {
         assert_eq!(error.kind(), ErrorKind::Unavailable);
     }
 }
+
+#[tokio::test]
+async fn a_pipe_in_place_of_a_file_is_an_error_and_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pipe");
+    let made = Command::new("mkfifo").arg(&path).status();
+    assert!(made.unwrap().success());
+    let path = StorePath::new(path.to_str().unwrap()).unwrap();
+    let read = LocalStore::new();
+    let read = tokio::time::timeout(std::time::Duration::from_secs(10), read.read(&path));
+    let error = read.await.expect("it waits").unwrap_err();
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert!(cause.contains("no regular file"), "{error:?}");
+}

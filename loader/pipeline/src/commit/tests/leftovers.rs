@@ -273,3 +273,41 @@ async fn of_several_dead_runs_the_one_with_the_most_finished_tasks_is_taken_over
     let done = claimed.paths().done(0);
     assert!(bench.place.store.stat(&done).await.unwrap().is_some());
 }
+
+#[tokio::test]
+async fn attempts_that_did_not_end_make_room_for_the_next_driver() {
+    let bench = Bench::new().await;
+    let (dead, plan, _) = bench.staged("c").await;
+    let (done, attempt) = (
+        dead.paths().done(0),
+        dead.paths().attempt(0, Uuid::new_v4()),
+    );
+    for directory in [&done, &attempt] {
+        bench.place.store.mkdirs(directory).await.unwrap();
+        let file = directory.join("00000.part");
+        let bytes = bytes::Bytes::from_static(b"x");
+        bench.place.store.put(&file, bytes).await.unwrap();
+    }
+    dead.leave_for_next().await;
+    // The disk is full as long as the attempt lies there: for the second lease, that of the claimed run.
+    let staging = bench.place.layout.all_staging().to_string();
+    let name = attempt.name().to_owned();
+    let is_full = move |_: &loader_store::faulty::Call| {
+        let runs = std::fs::read_dir(&staging).unwrap();
+        let mut tasks = runs.map(|run| run.unwrap().path().join("tasks/00000"));
+        tasks.any(|task| task.join(&name).try_exists().unwrap())
+    };
+    let full = Fault::fail(|call| loader_store::Error::NoSpace {
+        operation: call.operation,
+        path: call.path.clone(),
+        source: "full".into(),
+    });
+    bench
+        .faults
+        .add(Rule::on(Operation::Replace, full).nth(1).when(is_full));
+    let next = Staging::create(&bench.place, JOB, LEASE).await.unwrap();
+    let (claimed, taken) = next.take_over(&plan.fingerprint).await.unwrap();
+    assert!(taken.is_some());
+    let done = claimed.paths().done(0).join("00000.part");
+    assert!(bench.place.store.stat(&done).await.unwrap().is_some());
+}
