@@ -171,8 +171,11 @@ impl<'a> Bench<'a> {
                 let options = HdfsOptions {
                     proxied: false,
                     datanodes,
-                    // Notices a dead DataNode after 3 s instead of 12.
+                    // Notices a dead DataNode after 3 s instead of 12. A block that was asked for and never
+                    // written is charged to its DataNodes at full size for ten minutes: with large ones, the
+                    // tries of these loads would use up the disk.
                     properties: [
+                        ("dfs.blocksize", "1048576"),
                         ("dfs.namenode.avoid.write.stale.datanode", "true"),
                         ("dfs.namenode.stale.datanode.interval", "3000"),
                     ]

@@ -534,10 +534,6 @@ fn hdfs_site(
         // A dead DataNode is noticed after 2 × recheck + 10 × heartbeat = 12 s.
         ("dfs.heartbeat.interval", "1"),
         ("dfs.namenode.heartbeat.recheck-interval", "1000"),
-        // DataNodes that come back are chosen again: with these on, a NameNode was seen to refuse all three of
-        // them for more than a minute (NO_REQUIRED_STORAGE_TYPE, NODE_TOO_BUSY) although they were well.
-        ("dfs.use.dfs.network.topology", "false"),
-        ("dfs.namenode.redundancy.considerLoad", "false"),
         ("dfs.namenode.redundancy.interval.seconds", "1s"),
         ("dfs.namenode.safemode.extension", "0"),
         ("dfs.namenode.safemode.min.datanodes", "1"),
