@@ -9,6 +9,8 @@ use crate::plan::Moved;
 use crate::sealed::Damage;
 use crate::transform::TransformError;
 
+pub use loader_store::chain;
+
 /// Exit status of a load (design section 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Exit {
@@ -497,17 +499,4 @@ fn transform_remedy(error: &TransformError) -> Option<String> {
         _ => "this is a bug in logferry; please report it",
     };
     Some(text.to_owned())
-}
-
-/// An error and its causes on one line.
-#[must_use]
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

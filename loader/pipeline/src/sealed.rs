@@ -120,7 +120,25 @@ fn sealed<D: Document>(document: &D) -> Result<Bytes, serde_json::Error> {
 /// # Errors
 /// [`Error::Damaged`] when it is there and unsound; whatever the store says.
 pub async fn read<D: Document>(store: &dyn Store, path: &StorePath) -> Result<Option<D>, Error> {
-    let bytes = match steps::persistently(store, || store.read(path)).await {
+    opened(path, steps::persistently(store, || store.read(path)).await)
+}
+
+/// As [`read`], without waiting for trouble of the store that passes.
+///
+/// # Errors
+/// As [`read`].
+pub async fn read_once<D: Document>(
+    store: &dyn Store,
+    path: &StorePath,
+) -> Result<Option<D>, Error> {
+    opened(path, store.read(path).await)
+}
+
+fn opened<D: Document>(
+    path: &StorePath,
+    read: loader_store::Result<Bytes>,
+) -> Result<Option<D>, Error> {
+    let bytes = match read {
         Err(loader_store::Error::NotFound { .. }) => return Ok(None),
         read => read?,
     };

@@ -344,31 +344,16 @@ impl Error {
     /// cut, a DataNode that died. [`crate::Tries`] go on after these only.
     #[must_use]
     pub fn may_pass(&self) -> bool {
-        match self {
+        matches!(
+            self,
             Self::Unreachable { .. }
-            | Self::Timeout { .. }
-            | Self::SafeMode { .. }
-            | Self::OutcomeUnknown { .. }
-            | Self::FileLease { .. }
-            | Self::WriteFailed { .. }
-            | Self::ReadFailed { .. } => true,
-            Self::NotFound { .. }
-            | Self::AlreadyExists { .. }
-            | Self::ParentMissing { .. }
-            | Self::NotADirectory { .. }
-            | Self::IsADirectory { .. }
-            | Self::InvalidPath { .. }
-            | Self::NameTooLong { .. }
-            | Self::CrossVolume { .. }
-            | Self::RenameUnsupported { .. }
-            | Self::PermissionDenied { .. }
-            | Self::Quota { .. }
-            | Self::NoSpace { .. }
-            | Self::ReadOnly { .. }
-            | Self::Location { .. }
-            | Self::HadoopConfig { .. }
-            | Self::Io { .. } => false,
-        }
+                | Self::Timeout { .. }
+                | Self::SafeMode { .. }
+                | Self::OutcomeUnknown { .. }
+                | Self::FileLease { .. }
+                | Self::WriteFailed { .. }
+                | Self::ReadFailed { .. }
+        )
     }
 
     /// What the operator can do: one line for `try:`.
@@ -438,4 +423,17 @@ impl Error {
             Self::Io { .. } => "see the cause; check the store's own logs",
         }
     }
+}
+
+/// An error and its causes on one line.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
 }

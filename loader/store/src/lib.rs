@@ -40,7 +40,7 @@ pub mod conformance;
 #[cfg(any(test, feature = "faulty"))]
 pub mod faulty;
 
-pub use error::{Cause, Error, ErrorKind, Operation, Result};
+pub use error::{Cause, Error, ErrorKind, Operation, Result, chain};
 pub use hdfs::HdfsStore;
 pub use local::LocalStore;
 pub use path::{InvalidStorePath, StorePath};

@@ -24,7 +24,9 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Entry, Error, FileWriter, Operation, RenameSemantics, Result, Store, StorePath};
+use crate::{
+    Entry, Error, FileWriter, Operation, RenameSemantics, Result, Store, StorePath, chain,
+};
 
 /// First pause; each is twice as long as the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -146,7 +148,7 @@ impl Tries {
         }
         let pause = jittered(self.pause).min(until.saturating_duration_since(now));
         tracing::warn!(
-            error = %on_one_line(error),
+            error = %chain(error),
             pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX),
             left_s = until.saturating_duration_since(now).as_secs(),
             "the store is in trouble, trying again"
@@ -157,18 +159,6 @@ impl Tries {
             () = self.patience.over.cancelled() => false,
         }
     }
-}
-
-/// An error and its causes on one line.
-fn on_one_line(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(next) = cause {
-        text.push_str(": ");
-        text.push_str(&next.to_string());
-        cause = next.source();
-    }
-    text
 }
 
 /// Between three quarters and five quarters of `pause`.

@@ -15,7 +15,7 @@ use super::Place;
 use super::lease::{self, Lease, Silent};
 use super::newest::{is_there, newest};
 use super::steps;
-use super::trash::{discard, empty_trash};
+use super::trash::{delete_or_leave, discard, empty_trash};
 use crate::error::Error;
 use crate::failpoint::failpoint;
 use crate::layout::{DONE, StagingLayout};
@@ -351,9 +351,7 @@ impl Staging {
                 && self.age(entry) >= self.lease_timeout
         };
         for entry in entries.iter().filter(unborn) {
-            if let Err(error) = self.place.store.delete(&entry.path).await {
-                tracing::warn!(%error, path = %entry.path, "cannot delete, the next run will");
-            }
+            delete_or_leave(&self.place, &entry.path).await;
         }
     }
 
@@ -491,14 +489,9 @@ enum StoredPlan {
 
 /// Reads once: a plan that nobody may need is not waited for.
 async fn stored_plan(place: &Place, paths: &StagingLayout) -> StoredPlan {
-    let path = paths.plan();
-    let plan = match place.store.read(&path).await {
-        Err(loader_store::Error::NotFound { .. }) => return StoredPlan::None,
-        Ok(bytes) => sealed::unseal(&bytes).map_err(|damage| Error::Damaged { path, damage }),
-        Err(error) => Err(error.into()),
-    };
-    match plan {
-        Ok(plan) => StoredPlan::Sound(Box::new(plan)),
+    match sealed::read_once(&*place.store, &paths.plan()).await {
+        Ok(None) => StoredPlan::None,
+        Ok(Some(plan)) => StoredPlan::Sound(Box::new(plan)),
         Err(error) => {
             tracing::warn!(error = %crate::error::chain(&error), "cannot read the plan of a dead run");
             StoredPlan::Unreadable

@@ -13,13 +13,16 @@ use uuid::Uuid;
 
 use super::Place;
 use super::assemble::Selection;
+use super::dataset::{Dataset, LAYOUT};
 use super::newest::{newest, run_numbers};
 use super::publish::publish;
 use super::staging::Staging;
 use crate::error::Error;
 use crate::layout::{Layout, RunNumber};
 use crate::manifest::Manifest;
+use crate::partitioner::Grouping;
 use crate::plan::{Plan, PlanRequest, plan};
+use crate::schema::TableSchema;
 use crate::snapshot::{LogOffsets, PartitionSnapshot, SourceSnapshot, TopicSnapshot};
 
 const JOB: &str = "";
@@ -92,16 +95,33 @@ impl Bench {
     }
 }
 
+fn no_columns() -> TableSchema {
+    TableSchema {
+        columns: Vec::new(),
+        rest_column: None,
+        coordinates: true,
+    }
+}
+
+fn dataset(job: &str) -> Dataset {
+    Dataset {
+        uuid: Uuid::new_v4(),
+        job: job.to_owned(),
+        cluster_id: "c0".to_owned(),
+        layout: LAYOUT.to_owned(),
+        schema: no_columns(),
+        schema_inferred: false,
+        grouping: Grouping::default(),
+        made_at_ms: 0,
+    }
+}
+
 fn first_sight(cluster: &str, newest: Option<&Manifest>) -> Plan {
     let job: crate::config::JobConfig = toml::from_str(
         "[source]\nbrokers = ['b:9092']\ntopics = ['t']\n[output]\ndataset = '/d'\n",
     )
     .unwrap();
-    let schema = crate::schema::TableSchema {
-        columns: Vec::new(),
-        rest_column: None,
-        coordinates: true,
-    };
+    let schema = no_columns();
     let log = LogOffsets {
         earliest: 5,
         end: 5,

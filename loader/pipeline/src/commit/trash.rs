@@ -22,10 +22,15 @@ pub(super) async fn throw_away(place: &Place, path: &StorePath) -> loader_store:
         renamed => renamed?,
     }
     failpoint!("trash.renamed");
-    if let Err(error) = place.store.delete(&trash).await {
-        tracing::warn!(%error, path = %trash, "cannot delete, the next run will");
-    }
+    delete_or_leave(place, &trash).await;
     Ok(())
+}
+
+/// Deletes what nobody needs. Errors are logged: the next run tries again.
+pub(super) async fn delete_or_leave(place: &Place, path: &StorePath) {
+    if let Err(error) = place.store.delete(path).await {
+        tracing::warn!(%error, %path, "cannot delete, the next run will");
+    }
 }
 
 /// Deletes what is in the trash. All of it is fenced already, so nobody can still need it.
@@ -38,8 +43,6 @@ pub(super) async fn empty_trash(place: &Place) {
         }
     };
     for entry in entries {
-        if let Err(error) = place.store.delete(&entry.path).await {
-            tracing::warn!(%error, path = %entry.path, "cannot delete, the next run will");
-        }
+        delete_or_leave(place, &entry.path).await;
     }
 }

@@ -6,11 +6,9 @@ use loader_store::Operation;
 use loader_store::faulty::{Fault, Rule};
 use uuid::Uuid;
 
-use super::{Bench, JOB, LEASE, first_sight};
+use super::{Bench, JOB, LEASE, dataset, first_sight};
 use crate::commit::Place;
-use crate::commit::dataset::Dataset;
 use crate::commit::staging::Staging;
-use crate::partitioner::Grouping;
 
 #[tokio::test]
 async fn a_lease_is_judged_by_its_owners_word() {
@@ -206,23 +204,6 @@ async fn what_was_assembled_for_a_plan_goes_with_it() {
     staging.drop_plan().await.unwrap();
     assert!(bench.place.store.stat(&out).await.unwrap().is_none());
     staging.write_plan(&plan).await.unwrap();
-}
-
-fn dataset(job: &str) -> Dataset {
-    Dataset {
-        uuid: Uuid::new_v4(),
-        job: job.to_owned(),
-        cluster_id: "c".to_owned(),
-        layout: crate::commit::dataset::LAYOUT.to_owned(),
-        schema: crate::schema::TableSchema {
-            columns: Vec::new(),
-            rest_column: None,
-            coordinates: true,
-        },
-        schema_inferred: true,
-        grouping: Grouping::default(),
-        made_at_ms: 0,
-    }
 }
 
 #[tokio::test]

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use super::*;
-use crate::commit::dataset::{Dataset, LAYOUT};
 use crate::commit::newest::runs;
 use crate::commit::prune::{Keep, PruneOptions, PruneReport, count_pruned, prune};
 use crate::layout::{MANIFEST, PRUNED, SUCCESS};
@@ -20,21 +17,7 @@ impl Bench {
     /// A dataset with so many runs of two directories each.
     pub(super) async fn with_runs(count: u64) -> Self {
         let bench = Self::new().await;
-        let dataset = Dataset {
-            uuid: Uuid::new_v4(),
-            job: "j".to_owned(),
-            cluster_id: "c0".to_owned(),
-            layout: LAYOUT.to_owned(),
-            schema: crate::schema::TableSchema {
-                columns: Vec::new(),
-                rest_column: None,
-                coordinates: true,
-            },
-            schema_inferred: false,
-            grouping: toml::from_str("").unwrap(),
-            made_at_ms: 0,
-        };
-        dataset.make(&bench.place).await.unwrap();
+        dataset("j").make(&bench.place).await.unwrap();
         for number in 1..=count {
             let staged = bench.staged(&format!("c{number}")).await;
             bench.publish(&staged).await.unwrap();
