@@ -415,7 +415,16 @@ impl Hdfs {
     fn call(&self, tool: &str, arguments: &[&str]) -> Result<Answer> {
         let mut command = vec![tool];
         command.extend(arguments);
-        self.helper.call(&command, || {
+        let answer = self.call_once(&command)?;
+        // The helper's connection was to a NameNode that has been killed since; the one there now has not been asked.
+        if answer.code != 0 && answer.stderr.contains("End of File Exception") {
+            return self.call_once(&command);
+        }
+        Ok(answer)
+    }
+
+    fn call_once(&self, command: &[&str]) -> Result<Answer> {
+        self.helper.call(command, || {
             let sources = [
                 ("CommandLoop.java", include_str!("../java/CommandLoop.java")),
                 ("HdfsHelper.java", include_str!("../java/HdfsHelper.java")),
