@@ -6,8 +6,11 @@ use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -70,7 +73,7 @@ impl OurBroker {
 
     /// SIGTERM; it must end with 0. Returns where it listened and its folder.
     pub(crate) fn stop_cleanly(mut self) -> (String, TempDir) {
-        test_support::process::send(self.child.id(), rustix::process::Signal::TERM).unwrap();
+        test_support::process::send(self.child.id(), Signal::TERM).unwrap();
         test_support::wait_until(Duration::from_secs(20), || {
             self.child.try_wait().unwrap().is_some()
         })
@@ -413,18 +416,20 @@ pub(crate) fn files_below(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Waits for a child, killing it at the time-out.
-pub(crate) fn wait(mut child: Child, patience: Duration) -> Output {
-    let deadline = Instant::now() + patience;
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > deadline {
-            child.kill().unwrap();
-            let output = child.wait_with_output().unwrap();
-            panic!("did not end: {}", String::from_utf8_lossy(&output.stderr));
-        }
-        pause(Duration::from_millis(20));
-    }
-    child.wait_with_output().unwrap()
+/// Waits for a child, killing it at the time-out. Takes in what it prints meanwhile: a full pipe would stop it.
+pub(crate) fn wait(child: Child, patience: Duration) -> Output {
+    let pid = child.id();
+    let (sender, ended) = mpsc::channel();
+    let reader = thread::spawn(move || sender.send(child.wait_with_output().unwrap()));
+    let in_time = ended.recv_timeout(patience);
+    let output = in_time.clone().unwrap_or_else(|_| {
+        test_support::process::send(pid, Signal::KILL).unwrap();
+        ended.recv().unwrap()
+    });
+    reader.join().unwrap().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(in_time.is_ok(), "did not end: {stderr}");
+    output
 }
 
 /// A moment between two looks.
@@ -433,7 +438,7 @@ pub(crate) fn wait(mut child: Child, patience: Duration) -> Output {
     reason = "a test's thread may sleep between two looks"
 )]
 pub(crate) fn pause(time: Duration) {
-    std::thread::sleep(time);
+    thread::sleep(time);
 }
 
 /// Spawns with output captured.
@@ -468,7 +473,7 @@ pub(crate) fn wait_asleep(sleeper: &Child) {
 
 /// Lets it go on to its end.
 pub(crate) fn wake(sleeper: Child) -> Loaded {
-    test_support::process::send(sleeper.id(), rustix::process::Signal::CONT).unwrap();
+    test_support::process::send(sleeper.id(), Signal::CONT).unwrap();
     Loaded::from(wait(sleeper, SLEEPERS_PATIENCE))
 }
 
@@ -484,14 +489,14 @@ pub(crate) fn catching<T>(act: impl FnOnce() -> T) -> Result<T, String> {
 /// Reads a dataset over and over while others work on it, and checks that only whole runs are ever seen (I3).
 pub(crate) struct Reader {
     stop: std::sync::Arc<std::sync::atomic::AtomicBool>,
-    thread: std::thread::JoinHandle<u64>,
+    thread: thread::JoinHandle<u64>,
 }
 
 impl Reader {
     pub(crate) fn start(dataset: &str) -> Self {
         let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
         let (flag, root) = (std::sync::Arc::clone(&stop), PathBuf::from(dataset));
-        let thread = std::thread::spawn(move || {
+        let thread = thread::spawn(move || {
             let mut looks = 0;
             while !flag.load(std::sync::atomic::Ordering::Relaxed) {
                 for run in list(&root).iter().filter(|name| name.starts_with("run=")) {

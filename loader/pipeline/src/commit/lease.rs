@@ -102,16 +102,23 @@ async fn heartbeat(
     let mut ticks = tokio::time::interval(every.max(Duration::from_millis(10)));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     ticks.tick().await;
+    let mut troubled = false;
     loop {
         ticks.tick().await;
         // A call that hangs must not cost the beats after it.
         let beat = store.replace(&path, text(timeout));
         match tokio::time::timeout(every.max(SHORTEST_BEAT), beat).await {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) => {
+                if std::mem::take(&mut troubled) {
+                    tracing::info!("the lease is renewed again");
+                }
+            }
             Ok(Err(loader_store::Error::ParentMissing { .. })) => {
                 lost.cancel();
                 return;
             }
+            // One line for a series: an outage lasts for many beats.
+            _ if std::mem::replace(&mut troubled, true) => {}
             Ok(Err(error)) => tracing::warn!(%error, "cannot renew the lease, trying again"),
             Err(_) => tracing::warn!("renewing the lease takes too long, trying again"),
         }
