@@ -21,6 +21,7 @@ use crate::{
     clock::{Clock, SystemClock},
     config::Config,
     error::Error,
+    group::Coordinator,
     listener,
     metadata_store::EmbeddedMetadata,
     pool::{Failed, Pool},
@@ -42,7 +43,9 @@ pub(crate) struct Shared {
     /// Wall clock.
     pub(crate) clock: Arc<dyn Clock>,
     /// Topics, their logs, the metadata.
-    pub(crate) topics: Topics,
+    pub(crate) topics: Arc<Topics>,
+    /// Consumer groups.
+    pub(crate) groups: Arc<Coordinator>,
     /// For work that blocks.
     pub(crate) pool: Pool,
     /// Bytes of requests that may still be read.
@@ -136,15 +139,25 @@ impl Broker {
         let warnings = std::mem::take(&mut opened.warnings);
         let config = Arc::new(config);
         let topics = Topics::open(Arc::clone(&config), opened, Box::new(store))?;
+        let topics = Arc::new(topics);
         let budget = |size: bytesize::ByteSize| {
             let bytes = usize::try_from(size.as_u64()).unwrap_or(usize::MAX);
             Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS)))
         };
         let work = TaskTracker::new();
+        let pool = Pool::new(work.clone());
+        let groups = Coordinator::new(
+            Arc::clone(&config),
+            Arc::clone(&clock),
+            Arc::clone(&topics),
+            pool.clone(),
+            work.clone(),
+        );
         let shared = Shared {
             request_budget: budget(config.request_bytes_in_flight),
             fetch_budget: budget(config.fetch_bytes_in_flight),
-            pool: Pool::new(work.clone()),
+            pool,
+            groups: Arc::new(groups),
             space: Space::new(config.min_free_bytes.as_u64()),
             producer_ids: Mutex::new(0..0),
             config,
@@ -210,7 +223,10 @@ impl Broker {
         let connections = TaskTracker::new();
         let abort = CancellationToken::new();
         connections.spawn(housekeeping(Arc::clone(&shared), stop.clone()));
+        let groups = Arc::clone(&shared.groups);
+        connections.spawn(async move { groups.load().await });
         listener::run(&shared, listener, &connections, &stop, &abort).await;
+        shared.groups.stop();
 
         connections.close();
         if tokio::time::timeout(config.drain_timeout, connections.wait())
@@ -260,7 +276,10 @@ async fn housekeeping(shared: Arc<Shared>, stop: CancellationToken) {
         let this = Arc::clone(&shared);
         let done = shared
             .pool
-            .run(move || this.topics.housekeep(this.clock.now_ms()))
+            .run(move || {
+                this.topics.housekeep(this.clock.now_ms());
+                this.groups.expire();
+            })
             .await;
         if done == Err(Failed) {
             warn!("housekeeping failed inside the broker");

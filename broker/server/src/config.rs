@@ -6,6 +6,8 @@ use bytesize::ByteSize;
 use jiff::fmt::serde::unsigned_duration::friendly::compact::required as text_duration;
 use serde::{Deserialize, Serialize};
 
+use crate::group;
+
 /// The batch overhead that Apache Kafka adds to 1 MiB in its default of `message.max.bytes`.
 const RECORD_BATCH_OVERHEAD: u64 = 12;
 
@@ -85,6 +87,8 @@ pub struct Config {
     /// No Kafka property.
     #[serde(with = "text_duration")]
     pub drain_timeout: Duration,
+    /// Consumer groups.
+    pub groups: group::Config,
 }
 
 /// Sizes as text without loss: `ByteSize` itself prints 1048588 bytes as `1.0 MiB`.
@@ -133,6 +137,7 @@ impl Default for Config {
             min_free_bytes: ByteSize::mib(64),
             flush_on_shutdown: true,
             drain_timeout: Duration::from_secs(10),
+            groups: group::Config::default(),
         }
     }
 }
@@ -196,6 +201,7 @@ impl Config {
                 "must be above 0".to_owned()
             });
         }
+        problems.extend(self.groups.problems());
         if problems.is_empty() {
             Ok(())
         } else {

@@ -9,9 +9,10 @@
 //! - [`Config`]: what an operator can set. [`Broker`]: opened on a directory, served on a listener.
 //! - `handlers`: one file an API, and the table of the versions served.
 //! - `topics`, `metadata_store`: what exists, durable before it shows; the seam for another metadata store.
+//! - `group`: consumer groups and their offsets.
 //! - `partition`: one partition's log, its readers and the fetches that wait on it.
 //!
-//! Lock order: a change of topics, then a partition's log, then its list of waiters, then the index of topics.
+//! Lock order: a group, then a change of topics, then a partition's log, then its list of waiters, then the index of topics.
 //! No lock is held across an `.await`. A partition here is a log, a leader epoch and a high watermark that is
 //! always the log's end: the case of one replica.
 //!
@@ -27,6 +28,7 @@ mod config;
 mod connection;
 mod durable;
 mod error;
+mod group;
 mod handlers;
 mod listener;
 mod metadata_store;
@@ -41,3 +43,4 @@ pub use broker_log::RecoveryReport;
 pub use clock::{Clock, SystemClock};
 pub use config::{Config, Problem};
 pub use error::{Error, Kind as ErrorKind};
+pub use group::Config as GroupConfig;

@@ -134,6 +134,12 @@ apis! {
     OffsetCommit = offset_commit, OffsetCommitRequest => OffsetCommitResponse;
     OffsetFetch = offset_fetch, OffsetFetchRequest => OffsetFetchResponse;
     FindCoordinator = find_coordinator, FindCoordinatorRequest => FindCoordinatorResponse;
+    JoinGroup = join_group, JoinGroupRequest => JoinGroupResponse;
+    Heartbeat = heartbeat, HeartbeatRequest => HeartbeatResponse;
+    LeaveGroup = leave_group, LeaveGroupRequest => LeaveGroupResponse;
+    SyncGroup = sync_group, SyncGroupRequest => SyncGroupResponse;
+    DescribeGroups = describe_groups, DescribeGroupsRequest => DescribeGroupsResponse;
+    ListGroups = list_groups, ListGroupsRequest => ListGroupsResponse;
     ApiVersions = api_versions, ApiVersionsRequest => ApiVersionsResponse;
     CreateTopics = create_topics, CreateTopicsRequest => CreateTopicsResponse;
     DeleteTopics = delete_topics, DeleteTopicsRequest => DeleteTopicsResponse;
@@ -144,6 +150,8 @@ apis! {
     DescribeConfigs = describe_configs, DescribeConfigsRequest => DescribeConfigsResponse;
     DescribeLogDirs = describe_log_dirs, DescribeLogDirsRequest => DescribeLogDirsResponse;
     CreatePartitions = create_partitions, CreatePartitionsRequest => CreatePartitionsResponse;
+    DeleteGroups = delete_groups, DeleteGroupsRequest => DeleteGroupsResponse;
+    OffsetDelete = offset_delete, OffsetDeleteRequest => OffsetDeleteResponse;
     DescribeCluster = describe_cluster, DescribeClusterRequest => DescribeClusterResponse;
 }
 

@@ -12,7 +12,7 @@ use broker_protocol::{
 use uuid::Uuid;
 
 use super::Context;
-use crate::pool::Failed;
+use crate::{pool::Failed, topics::ChangeError};
 
 /// First version that has topics as pairs of name and id.
 const BY_ID: i16 = 6;
@@ -74,12 +74,17 @@ async fn delete(
     };
     let topic = found.map_err(|code| (code, "no such topic".to_owned()))?;
     let (name, topic_id) = (topic.name.clone(), topic.topic_id);
+    if topic.is_internal() {
+        let message = "the broker's own topics are not deleted".to_owned();
+        return Err((ErrorCode::InvalidRequest, message));
+    }
     let broker = Arc::clone(context.broker);
-    let deleted = context
-        .broker
-        .pool
-        .run(move || broker.topics.delete(name.as_str()))
-        .await;
+    let delete = move || {
+        broker.topics.delete(name.as_str())?;
+        broker.groups.forget_topic(name.as_str());
+        Ok::<_, ChangeError>(())
+    };
+    let deleted = context.broker.pool.run(delete).await;
     match deleted {
         Ok(Ok(())) => Ok((ByteString::from(topic.name.clone()), topic_id)),
         Ok(Err(error)) => Err((error.error_code(), error.to_string())),

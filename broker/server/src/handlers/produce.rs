@@ -73,6 +73,10 @@ pub(super) async fn handle(
                     ErrorCode::UnsupportedVersion,
                     "this broker has no transactions; produce without a transactional id",
                 ),
+                Some(topic) if topic.is_internal() => refuse(
+                    ErrorCode::InvalidTopicException,
+                    "only the broker writes to its own topics",
+                ),
                 Some(topic) => append(context, version, acks, topic, data).await,
                 None if TopicName::try_from(topic_data.name.clone()).is_err() => {
                     refuse(ErrorCode::InvalidTopicException, "not a topic name")

@@ -7,6 +7,8 @@ mod disk;
 #[cfg(test)]
 mod fetch;
 #[cfg(test)]
+mod groups;
+#[cfg(test)]
 mod hostile;
 #[cfg(test)]
 mod produce;

@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use broker_protocol::{
     ByteString, frame,
     messages::{
-        ApiVersionsRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteRecordsRequest,
-        DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest,
-        DescribeLogDirsRequest, FetchRequest, FindCoordinatorRequest, InitProducerIdRequest,
-        ListOffsetsRequest, Message, MetadataRequest, OffsetForLeaderEpochRequest, ProduceRequest,
-        Request,
+        ApiVersionsRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteGroupsRequest,
+        DeleteRecordsRequest, DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest,
+        DescribeGroupsRequest, DescribeLogDirsRequest, FetchRequest, FindCoordinatorRequest,
+        HeartbeatRequest, InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest,
+        ListGroupsRequest, ListOffsetsRequest, Message, MetadataRequest, OffsetCommitRequest,
+        OffsetDeleteRequest, OffsetFetchRequest, OffsetForLeaderEpochRequest, ProduceRequest,
+        Request, SyncGroupRequest,
         create_partitions::CreatePartitionsTopic,
         create_topics::CreatableTopic,
         delete_records::{DeleteRecordsPartition, DeleteRecordsTopic},
@@ -79,12 +81,35 @@ async fn every_version_offered_is_answered_in_its_own_form() {
         ..FindCoordinatorRequest::default()
     };
     answers(wire, offered, asked).await;
+    group_answers(wire, offered).await;
     let unnamed = |_| InitProducerIdRequest {
         transactional_id: None,
         ..InitProducerIdRequest::default()
     };
     answers(wire, offered, unnamed).await;
     assert!(offered.is_empty(), "offered and not tried: {offered:?}");
+}
+
+/// What the answers mean is tested in `groups`.
+async fn group_answers(wire: &mut Wire, offered: &mut BTreeMap<i16, (i16, i16)>) {
+    answers(wire, offered, |_| OffsetCommitRequest::default()).await;
+    answers(wire, offered, |_| OffsetFetchRequest::default()).await;
+    answers(wire, offered, |_| JoinGroupRequest::default()).await;
+    answers(wire, offered, |_| HeartbeatRequest::default()).await;
+    answers(wire, offered, |_| LeaveGroupRequest::default()).await;
+    answers(wire, offered, |_| SyncGroupRequest::default()).await;
+    answers(wire, offered, |_| ListGroupsRequest::default()).await;
+    answers(wire, offered, |_| OffsetDeleteRequest::default()).await;
+    let groups = || vec!["group".into()];
+    let described = |_| DescribeGroupsRequest {
+        groups: groups(),
+        ..DescribeGroupsRequest::default()
+    };
+    answers(wire, offered, described).await;
+    let deleted = |_| DeleteGroupsRequest {
+        groups_names: groups(),
+    };
+    answers(wire, offered, deleted).await;
 }
 
 async fn data_answers(wire: &mut Wire, offered: &mut BTreeMap<i16, (i16, i16)>) {

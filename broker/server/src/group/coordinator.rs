@@ -1,0 +1,508 @@
+//! All groups of this broker: finds them, runs their timers, waits for their answers.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use broker_protocol::{
+    ByteString, ErrorCode,
+    messages::{
+        JoinGroupResponse, SyncGroupResponse, leave_group::MemberIdentity, list_groups::ListedGroup,
+    },
+};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::{Instant, sleep_until},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::warn;
+
+use super::{
+    config::Config,
+    journal::OffsetsTopic,
+    records::{Committed, Entry, StoredGroup},
+    requests::{Caller, Join, Sync},
+    state::{At, Described, Group, State, refused_join, refused_sync},
+};
+use crate::{clock::Clock, pool::Pool, topics::Topics};
+
+/// The coordinator of all groups.
+#[derive(Debug)]
+pub(crate) struct Coordinator {
+    config: Arc<crate::Config>,
+    clock: Arc<dyn Clock>,
+    pool: Pool,
+    tasks: TaskTracker,
+    topic: Arc<OffsetsTopic>,
+    loaded: AtomicBool,
+    stop: CancellationToken,
+    groups: RwLock<HashMap<ByteString, Arc<Cell>>>,
+}
+
+/// A group behind its lock.
+#[derive(Debug)]
+struct Cell {
+    inner: Mutex<Inner>,
+    /// A deadline may have come nearer.
+    sooner: Notify,
+}
+
+#[derive(Debug)]
+struct Inner {
+    group: Group,
+    /// Whether its timer runs.
+    timed: bool,
+}
+
+impl Cell {
+    fn new(group: Group) -> Arc<Self> {
+        Arc::new(Self {
+            inner: Mutex::new(Inner {
+                group,
+                timed: false,
+            }),
+            sooner: Notify::new(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A transition that panicked may have left members without an answer; their timers put that right.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Coordinator {
+    pub(crate) fn new(
+        config: Arc<crate::Config>,
+        clock: Arc<dyn Clock>,
+        topics: Arc<Topics>,
+        pool: Pool,
+        tasks: TaskTracker,
+    ) -> Self {
+        let partitions = config.groups.offsets_partitions;
+        let topic = OffsetsTopic::new(topics, Arc::clone(&clock), partitions);
+        Self {
+            config,
+            clock,
+            pool,
+            tasks,
+            topic: Arc::new(topic),
+            loaded: AtomicBool::new(false),
+            stop: CancellationToken::new(),
+            groups: RwLock::default(),
+        }
+    }
+
+    fn config(&self) -> &Config {
+        &self.config.groups
+    }
+
+    /// Reads what was written down; until it has, requests are told to come again.
+    pub(crate) async fn load(self: &Arc<Self>) {
+        let this = Arc::clone(self);
+        if self.pool.run(move || this.load_blocking()).await.is_err() {
+            warn!("reading the groups failed inside the broker; their requests are not served");
+        }
+    }
+
+    fn load_blocking(self: &Arc<Self>) {
+        let mut stored: HashMap<ByteString, (Option<StoredGroup>, Vec<Entry>)> = HashMap::new();
+        self.topic.read_all(|entry| match entry {
+            Entry::Group { group, stored: now } => {
+                stored.entry(group).or_default().0 = now;
+            }
+            Entry::Offset { ref group, .. } => {
+                stored.entry(group.clone()).or_default().1.push(entry);
+            }
+        });
+        let (now, wall_ms) = (Instant::now(), self.clock.now_ms());
+        for (id, (group, entries)) in stored {
+            let mut group = match group {
+                Some(stored) => Group::restored(id.clone(), stored, now),
+                None => Group::new(id.clone(), wall_ms),
+            };
+            for entry in entries {
+                replay(&mut group, entry);
+            }
+            if group.next_deadline().is_some() || !group.is_vacant() {
+                let cell = Cell::new(group);
+                self.arm(&cell);
+                self.write_groups().insert(id, cell);
+            }
+        }
+        self.loaded.store(true, Ordering::Release);
+    }
+
+    /// Answers all that wait, and ends the timers. For shutdown.
+    pub(crate) fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    fn read_groups(&self) -> std::sync::RwLockReadGuard<'_, HashMap<ByteString, Arc<Cell>>> {
+        self.groups.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_groups(&self) -> std::sync::RwLockWriteGuard<'_, HashMap<ByteString, Arc<Cell>>> {
+        self.groups.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether groups can be served.
+    ///
+    /// # Errors
+    /// Not read yet, or the broker stops.
+    pub(crate) fn check_ready(&self) -> Result<(), ErrorCode> {
+        if self.stop.is_cancelled() {
+            Err(ErrorCode::CoordinatorNotAvailable)
+        } else if self.loaded.load(Ordering::Acquire) {
+            Ok(())
+        } else {
+            Err(ErrorCode::CoordinatorLoadInProgress)
+        }
+    }
+
+    fn find(&self, id: &str) -> Option<Arc<Cell>> {
+        self.read_groups().get(id).cloned()
+    }
+
+    fn find_or_make(&self, id: &ByteString) -> Result<Arc<Cell>, ErrorCode> {
+        if let Some(cell) = self.find(id) {
+            return Ok(cell);
+        }
+        let mut groups = self.write_groups();
+        if let Some(cell) = groups.get(id) {
+            return Ok(Arc::clone(cell));
+        }
+        let limit = self.config().max_groups;
+        if groups.len() >= limit {
+            warn!(group = %id, limit, "group refused: groups.max_groups are there");
+            return Err(ErrorCode::PolicyViolation);
+        }
+        // The request's own memory goes with the request.
+        let id = ByteString::from(id.to_string());
+        let cell = Cell::new(Group::new(id.clone(), self.clock.now_ms()));
+        groups.insert(id, Arc::clone(&cell));
+        Ok(cell)
+    }
+
+    /// Runs a transition on a group, alone.
+    fn change<T>(&self, cell: &Cell, transition: impl FnOnce(&mut Group, &At<'_>) -> T) -> T {
+        let mut inner = cell.lock();
+        let journal = self.topic.of_group(inner.group.id.clone());
+        let at = At {
+            now: Instant::now(),
+            wall_ms: self.clock.now_ms(),
+            config: self.config(),
+            journal: &journal,
+        };
+        transition(&mut inner.group, &at)
+    }
+
+    /// Makes sure that the group's timer runs, and looks at its deadlines anew.
+    fn arm(self: &Arc<Self>, cell: &Arc<Cell>) {
+        let mut inner = cell.lock();
+        if inner.group.next_deadline().is_none() {
+            return;
+        }
+        if inner.timed {
+            cell.sooner.notify_one();
+            return;
+        }
+        inner.timed = true;
+        drop(inner);
+        let (this, cell) = (Arc::clone(self), Arc::clone(cell));
+        self.tasks.spawn(async move { this.keep_time(&cell).await });
+    }
+
+    async fn keep_time(&self, cell: &Cell) {
+        loop {
+            let Some(deadline) = next_deadline_or_untimed(cell) else {
+                return;
+            };
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = cell.sooner.notified() => {}
+                () = sleep_until(deadline) => self.change(cell, Group::tick),
+            }
+        }
+    }
+
+    /// The topic is made off the runtime's threads, before a group is locked.
+    async fn make_topic(&self) -> Result<(), ErrorCode> {
+        if self.topic.is_there() {
+            return Ok(());
+        }
+        let topic = Arc::clone(&self.topic);
+        let made = self.pool.run(move || topic.make()).await;
+        made.unwrap_or(Err(ErrorCode::CoordinatorNotAvailable))
+    }
+
+    /// Joins a group; waits until its generation is complete. Dropped, it leaves the member its session timeout.
+    pub(crate) async fn join(
+        self: &Arc<Self>,
+        group: &ByteString,
+        join: Join,
+    ) -> JoinGroupResponse {
+        let member_id = join.member_id.clone();
+        let refuse = |code| refused_join(code, member_id.clone());
+        let cell = match self.cell_to_change(group).await {
+            Ok(cell) => cell,
+            Err(code) => return refuse(code),
+        };
+        let (answer, answered) = oneshot::channel();
+        self.change(&cell, |group, at| group.join(join, answer, at));
+        self.arm(&cell);
+        let response = self.wait(&cell, answered).await;
+        response.unwrap_or_else(refuse)
+    }
+
+    /// Waits for a member's assignment. Dropped, it leaves the member its session timeout.
+    pub(crate) async fn sync(self: &Arc<Self>, group: &str, sync: Sync) -> SyncGroupResponse {
+        let cell = match self.cell(group) {
+            Ok(cell) => cell,
+            Err(code) => return refused_sync(code),
+        };
+        let (answer, answered) = oneshot::channel();
+        self.change(&cell, |group, at| group.sync(sync, answer, at));
+        self.arm(&cell);
+        let response = self.wait(&cell, answered).await;
+        response.unwrap_or_else(refused_sync)
+    }
+
+    async fn wait<T>(
+        self: &Arc<Self>,
+        cell: &Arc<Cell>,
+        answered: oneshot::Receiver<T>,
+    ) -> Result<T, ErrorCode> {
+        let mut leaving = Leaving {
+            coordinator: self,
+            cell,
+            answered: false,
+        };
+        let response = tokio::select! {
+            biased;
+            response = answered => response.map_err(|_| ErrorCode::CoordinatorNotAvailable),
+            () = self.stop.cancelled() => Err(ErrorCode::CoordinatorNotAvailable),
+        };
+        leaving.answered = true;
+        response
+    }
+
+    /// The group, made if it is not there, with the topic to write it down.
+    async fn cell_to_change(&self, group: &ByteString) -> Result<Arc<Cell>, ErrorCode> {
+        self.check_ready()?;
+        self.make_topic().await?;
+        self.find_or_make(group)
+    }
+
+    /// The group, if it is there.
+    fn cell(&self, group: &str) -> Result<Arc<Cell>, ErrorCode> {
+        self.check_ready()?;
+        self.find(group).ok_or(ErrorCode::UnknownMemberId)
+    }
+
+    /// A sign of life of a member.
+    ///
+    /// # Errors
+    /// See [`Group::heartbeat`].
+    pub(crate) fn heartbeat(&self, group: &str, caller: &Caller) -> Result<(), ErrorCode> {
+        let cell = self.cell(group)?;
+        self.change(&cell, |group, at| group.heartbeat(caller, at))
+    }
+
+    /// Members leave a group; a code for each.
+    ///
+    /// # Errors
+    /// Not served now, or no such group.
+    pub(crate) fn leave(
+        self: &Arc<Self>,
+        group: &str,
+        members: &[MemberIdentity],
+    ) -> Result<Vec<ErrorCode>, ErrorCode> {
+        let cell = self.cell(group)?;
+        let codes = self.change(&cell, |group, at| group.leave(members, at));
+        self.arm(&cell);
+        Ok(codes)
+    }
+
+    /// Commits offsets, all or none.
+    ///
+    /// # Errors
+    /// See [`Group::check_commit`]; or they could not be written.
+    pub(crate) async fn commit(
+        &self,
+        group: &ByteString,
+        caller: &Caller,
+        offsets: Vec<(ByteString, i32, Committed)>,
+    ) -> Result<(), ErrorCode> {
+        self.check_ready()?;
+        if caller.generation >= 0 && self.find(group).is_none() {
+            return Err(ErrorCode::IllegalGeneration);
+        }
+        let cell = self.cell_to_change(group).await?;
+        self.change(&cell, |group, at| {
+            group.check_commit(caller, at)?;
+            group.commit(offsets, at)
+        })
+    }
+
+    /// Looks at a group; `None` if there is none.
+    ///
+    /// # Errors
+    /// Not served now.
+    pub(crate) fn look<T>(
+        &self,
+        group: &str,
+        look: impl FnOnce(&Group) -> T,
+    ) -> Result<Option<T>, ErrorCode> {
+        self.check_ready()?;
+        let cell = self.find(group);
+        Ok(cell.map(|cell| look(&cell.lock().group)))
+    }
+
+    /// State and members of a group; `None` if there is none.
+    ///
+    /// # Errors
+    /// Not served now.
+    pub(crate) fn describe(&self, group: &str) -> Result<Option<Described>, ErrorCode> {
+        let described = self.look(group, Group::describe)?;
+        Ok(described.filter(|described| described.state != State::Dead.name()))
+    }
+
+    /// All groups.
+    ///
+    /// # Errors
+    /// Not served now.
+    pub(crate) fn list(&self) -> Result<Vec<ListedGroup>, ErrorCode> {
+        self.check_ready()?;
+        let cells: Vec<Arc<Cell>> = self.read_groups().values().cloned().collect();
+        let listed = cells.iter().filter_map(|cell| cell.lock().group.listed());
+        Ok(listed.collect())
+    }
+
+    /// Deletes a group without members.
+    ///
+    /// # Errors
+    /// No such group, it has members, or it could not be written.
+    pub(crate) fn delete(&self, group: &str) -> Result<(), ErrorCode> {
+        self.check_ready()?;
+        let cell = self.find(group).ok_or(ErrorCode::GroupIdNotFound)?;
+        self.change(&cell, Group::delete)?;
+        self.drop_dead(group, &cell);
+        Ok(())
+    }
+
+    /// The topics whose offsets a group may not lose now.
+    ///
+    /// # Errors
+    /// No such group, or it may lose none.
+    pub(crate) fn check_delete_offsets(
+        &self,
+        group: &str,
+    ) -> Result<BTreeSet<ByteString>, ErrorCode> {
+        let checked = self.look(group, Group::check_delete_offsets)?;
+        checked.unwrap_or(Err(ErrorCode::GroupIdNotFound))
+    }
+
+    /// Forgets offsets of a group.
+    ///
+    /// # Errors
+    /// No such group, or it could not be written.
+    pub(crate) fn delete_offsets(
+        &self,
+        group: &str,
+        offsets: &[(ByteString, i32)],
+    ) -> Result<(), ErrorCode> {
+        self.check_ready()?;
+        let cell = self.find(group).ok_or(ErrorCode::GroupIdNotFound)?;
+        self.change(&cell, |group, at| group.delete_offsets(offsets, at))
+    }
+
+    /// Forgets all groups' offsets of a topic that has been deleted.
+    pub(crate) fn forget_topic(&self, topic: &str) {
+        self.for_each("offsets of a deleted topic not forgotten", |group, at| {
+            group.forget_topic(topic, at)
+        });
+    }
+
+    /// Forgets offsets that have been kept long enough, and groups of which nothing is left.
+    pub(crate) fn expire(&self) {
+        if self.check_ready().is_err() {
+            return;
+        }
+        self.for_each("old offsets not forgotten", |group, at| {
+            group.expire_offsets(at)?;
+            group.bury_if_vacant(at).map(|_| ())
+        });
+    }
+
+    fn for_each(
+        &self,
+        failure: &'static str,
+        change: impl Fn(&mut Group, &At<'_>) -> Result<(), ErrorCode>,
+    ) {
+        let groups = self.read_groups();
+        let cells: Vec<_> = groups
+            .iter()
+            .map(|(id, cell)| (id.clone(), Arc::clone(cell)))
+            .collect();
+        drop(groups);
+        for (id, cell) in cells {
+            if let Err(code) = self.change(&cell, &change) {
+                warn!(group = %id, ?code, "{failure}");
+            }
+            self.drop_dead(&id, &cell);
+        }
+    }
+
+    fn drop_dead(&self, id: &str, cell: &Arc<Cell>) {
+        if cell.lock().group.state() == State::Dead {
+            let mut groups = self.write_groups();
+            if groups.get(id).is_some_and(|now| Arc::ptr_eq(now, cell)) {
+                groups.remove(id);
+            }
+        }
+    }
+}
+
+/// The group's next deadline; without one its timer ends.
+fn next_deadline_or_untimed(cell: &Cell) -> Option<Instant> {
+    let mut inner = cell.lock();
+    let deadline = inner.group.next_deadline();
+    inner.timed = deadline.is_some();
+    deadline
+}
+
+fn replay(group: &mut Group, entry: Entry) {
+    if let Entry::Offset {
+        topic,
+        partition,
+        committed,
+        ..
+    } = entry
+    {
+        match committed {
+            Some(committed) => group.offsets.insert(topic, partition, committed),
+            None => group.offsets.remove(&topic, partition),
+        }
+    }
+}
+
+/// A client that waits for an answer; dropped before it has it, the client has left.
+struct Leaving<'a> {
+    coordinator: &'a Arc<Coordinator>,
+    cell: &'a Arc<Cell>,
+    answered: bool,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.coordinator.change(self.cell, Group::abandon);
+            self.coordinator.arm(self.cell);
+        }
+    }
+}
