@@ -238,7 +238,7 @@ fn parse(records: Bytes, version: i16, topic: &Topic) -> Result<RecordBatch, Ref
     let plain = header
         .compression()
         .is_ok_and(|codec| codec == Compression::None);
-    if plain && !records_fill(&batch, header.records_count) {
+    if plain && !batch.is_filled() {
         return refuse(
             ErrorCode::InvalidRecord,
             "the records do not fill the batch",
@@ -292,40 +292,6 @@ fn check_header(header: &BatchHeader, version: i16) -> Result<(), Refusal> {
         return refuse(ErrorCode::InvalidRecord, message);
     }
     Ok(())
-}
-
-/// Whether exactly `count` records, by their own lengths, fill an uncompressed batch.
-fn records_fill(batch: &RecordBatch, count: i32) -> bool {
-    let mut rest = batch.bytes().get(BatchHeader::LEN..).unwrap_or_default();
-    for _ in 0..count {
-        let Some((length, used)) = zigzag_varint(rest) else {
-            return false;
-        };
-        let Some(after) = usize::try_from(length)
-            .ok()
-            .and_then(|length| used.checked_add(length))
-        else {
-            return false;
-        };
-        let Some(next) = rest.get(after..) else {
-            return false;
-        };
-        rest = next;
-    }
-    rest.is_empty()
-}
-
-/// A zigzag varint of at most five bytes, and how many it took.
-fn zigzag_varint(bytes: &[u8]) -> Option<(i32, usize)> {
-    let mut value = 0_u32;
-    for (index, &byte) in bytes.iter().take(5).enumerate() {
-        value |= u32::from(byte & 0x7f) << (7 * index);
-        if byte & 0x80 == 0 {
-            let sign = 0_u32.wrapping_sub(value & 1);
-            return Some((((value >> 1) ^ sign).cast_signed(), index + 1));
-        }
-    }
-    None
 }
 
 /// Compaction keeps the last record of each key, so each record needs one.
@@ -429,17 +395,6 @@ fn parse_old(mut body: Bytes) -> Result<(i16, OldTopics), DecodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn varints_are_read_as_they_are_written() {
-        for value in [0, 1, -1, 63, 64, -65, 300, i32::MAX, i32::MIN] {
-            let mut bytes = BytesMut::new();
-            broker_protocol::primitives::put_varint(&mut bytes, value);
-            assert_eq!(zigzag_varint(&bytes), Some((value, bytes.len())));
-        }
-        assert_eq!(zigzag_varint(&[0x80; 5]), None);
-        assert_eq!(zigzag_varint(&[]), None);
-    }
 
     #[test]
     fn old_requests_are_read_without_trusting_their_counts() {
