@@ -20,6 +20,28 @@ pub struct LogConfig {
     pub max_batch_bytes: usize,
     /// Whose clock counts (`message.timestamp.type`).
     pub timestamp_type: TimestampType,
+    /// How far a record's time may lie behind the broker's clock, in milliseconds
+    /// (`message.timestamp.before.max.ms`, no limit). The server refuses what lies further.
+    pub timestamp_before_max_ms: i64,
+    /// How far it may lie ahead (`message.timestamp.after.max.ms`, 1 hour). Retention does not believe what lies
+    /// further ahead than this, or than a day.
+    pub timestamp_after_max_ms: i64,
+    /// Whether old segments go by age and size (`cleanup.policy` has `delete`).
+    pub deletes: bool,
+    /// Whether only the last record of each key stays (`cleanup.policy` has `compact`).
+    pub compacted: bool,
+    /// Age above which a segment goes, in milliseconds (`retention.ms`, 7 days); `None` for never.
+    pub retention_ms: Option<i64>,
+    /// Size of the partition above which its oldest segments go, in bytes (`retention.bytes`); `None` for no limit.
+    pub retention_bytes: Option<u64>,
+    /// How compaction works, where `compacted`.
+    pub compaction: CompactionConfig,
+    /// Unflushed records at which an append owes a flush (`flush.messages`, no limit).
+    pub flush_messages: i64,
+    /// Age of the oldest unflushed record at which a flush is due, in milliseconds (`flush.ms`, no limit).
+    pub flush_ms: i64,
+    /// When consumers see a record (`logferry.visibility`).
+    pub visibility: Visibility,
     /// A producer id that has been idle for so long is forgotten, in milliseconds (`producer.id.expiration.ms`, 1 day).
     pub producer_id_expiration_ms: i64,
     /// Bound on the memory that looking up a timestamp inside one compressed batch may take, in bytes (128 MiB). A
@@ -35,8 +57,54 @@ impl Default for LogConfig {
             index_interval_bytes: 4096,
             max_batch_bytes: (1 << 20) + 12,
             timestamp_type: TimestampType::CreateTime,
+            timestamp_before_max_ms: i64::MAX,
+            timestamp_after_max_ms: 3_600_000,
+            deletes: true,
+            compacted: false,
+            retention_ms: Some(7 * 24 * 3_600_000),
+            retention_bytes: None,
+            compaction: CompactionConfig::default(),
+            flush_messages: i64::MAX,
+            flush_ms: i64::MAX,
+            visibility: Visibility::Committed,
             producer_id_expiration_ms: 24 * 3_600_000,
             max_decompressed_bytes: 128 << 20,
+        }
+    }
+}
+
+/// When consumers see a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Visibility {
+    /// Once all in-sync replicas have it, flushed or not: Kafka's rule.
+    #[default]
+    Committed,
+    /// Once it has been flushed too: the rule of the paper that introduced Kafka. What a consumer has seen survives
+    /// a crash of the machine.
+    Flushed,
+}
+
+/// Settings of compaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CompactionConfig {
+    /// Part of the log that is not compacted yet above which compacting is worth while, in millionths
+    /// (`min.cleanable.dirty.ratio`, 0.5).
+    pub min_dirty_millionths: u32,
+    /// Time that a record stays uncompacted at least, in milliseconds (`min.compaction.lag.ms`, 0).
+    pub min_lag_ms: i64,
+    /// Time after which a record must be compacted, in milliseconds (`max.compaction.lag.ms`, no limit).
+    pub max_lag_ms: i64,
+    /// Time that tombstones stay after their first compaction, in milliseconds (`delete.retention.ms`, 1 day).
+    pub delete_retention_ms: i64,
+}
+
+impl Default for CompactionConfig {
+    fn default() -> Self {
+        Self {
+            min_dirty_millionths: 500_000,
+            min_lag_ms: 0,
+            max_lag_ms: i64::MAX,
+            delete_retention_ms: 24 * 3_600_000,
         }
     }
 }

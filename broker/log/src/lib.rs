@@ -23,6 +23,7 @@ mod config;
 pub mod disk;
 mod error;
 mod file_pool;
+mod flush_policy;
 mod index;
 mod leader_epochs;
 mod log_dir;
@@ -30,19 +31,21 @@ mod partition_log;
 mod producer_state;
 mod reader;
 mod recovery;
+mod retention;
 mod scan;
 mod segment;
 mod topic_partition;
 
 pub use append::Appended;
 pub use broker_protocol::record::TimestampType;
-pub use config::{LogConfig, LogDirConfig};
+pub use config::{CompactionConfig, LogConfig, LogDirConfig, Visibility};
 pub use error::{Error, ErrorKind, Rejected, Result};
 pub use leader_epochs::EpochEnd;
 pub use log_dir::{LogDir, Opened};
 pub use partition_log::{Flush, Flushed, PartitionLog};
 pub use reader::{LogSlice, Offsets, PartitionReader, ReadLimits, TimestampedOffset};
 pub use recovery::{Cut, RecoveryReport};
+pub use retention::{DeletedSegment, Expiry};
 pub use topic_partition::TopicPartition;
 
 #[cfg(test)]

@@ -110,6 +110,9 @@ pub struct Opened {
     pub failed: Vec<(TopicPartition, Error)>,
     /// True if it had been shut down cleanly.
     pub clean: bool,
+    /// When the checkpoints were written last, in milliseconds since 1970 by the file system's clock; `None` for a
+    /// new directory. A time at which a broker was alive, for who wants to know how far the clock has moved since.
+    pub last_written_ms: Option<i64>,
     /// What an operator should know: checkpoints that could not be read, directories that are no partitions.
     pub warnings: Vec<String>,
 }
@@ -129,6 +132,9 @@ impl LogDir {
         let lock = lock(&*disk, &path)?;
         let mut warnings = Vec::new();
         let recovery = read_or_warn(&*disk, &path.join(RECOVERY_POINTS), &mut warnings)?;
+        let last_written = disk
+            .info(&path.join(RECOVERY_POINTS))
+            .map_err(|source| Error::io("look at", &path, source))?;
         let log_start = read_or_warn(&*disk, &path.join(LOG_STARTS), &mut warnings)?;
         let clean = take_marker(&*disk, &path)?;
         let ids = list_partitions(&*disk, &path, &mut warnings)?;
@@ -153,6 +159,7 @@ impl LogDir {
             partitions: Vec::new(),
             failed: Vec::new(),
             clean,
+            last_written_ms: last_written.map(|file| file.modified_ms),
             warnings,
         };
         opened.open_partitions(&ids);

@@ -531,12 +531,14 @@ impl PartitionLog {
             .count();
         let removed: Vec<_> = self.segments.drain(..count).collect();
         self.publish();
-        self.note_points();
         for segment in &removed {
             segment.remove()?;
         }
         self.epochs.write_if_dirty(self.pool.disk())?;
+        // Only segments that are gone for good make the checkpointed log start superfluous.
         self.names_changed += 1;
+        self.sync_names()?;
+        self.note_points();
         Ok(self.log_start)
     }
 

@@ -1,9 +1,11 @@
 //! Tests that need a directory: appends and reads, recovery, the directory, a model.
 
 mod dir;
+mod flush_policy;
 mod log;
 mod model;
 mod recovery;
+mod retention;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
