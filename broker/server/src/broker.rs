@@ -1,19 +1,12 @@
 //! The broker as a whole: opened on a directory, served on a listener, closed in order.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use broker_log::{
     LogDir, LogDirConfig, RecoveryReport,
     disk::{Disk, RealDisk},
 };
-use tokio::{
-    net::TcpListener,
-    sync::Semaphore,
-    time::{MissedTickBehavior, interval},
-};
+use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
@@ -22,18 +15,18 @@ use crate::{
     config::Config,
     error::Error,
     group::Coordinator,
-    listener,
+    housekeeping, listener,
     metadata_store::EmbeddedMetadata,
+    partition::Now,
     pool::{Failed, Pool},
     space::Space,
+    steady_clock::SteadyClock,
     topic_config::{Overrides, TopicConfig},
     topics::Topics,
 };
 
 /// Producer ids taken from the metadata at a time; those not given out when the broker stops are lost.
 const PRODUCER_ID_BLOCK: u32 = 1000;
-/// Time between two rounds of housekeeping: rolling by age, expiry of producers, checkpoints.
-const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What all connections share.
 #[derive(Debug)]
@@ -42,6 +35,8 @@ pub(crate) struct Shared {
     pub(crate) config: Arc<Config>,
     /// Wall clock.
     pub(crate) clock: Arc<dyn Clock>,
+    /// The wall clock as far as it can be believed, for what cannot be taken back.
+    pub(crate) steady_clock: SteadyClock,
     /// Topics, their logs, the metadata.
     pub(crate) topics: Arc<Topics>,
     /// Consumer groups.
@@ -59,6 +54,19 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// The time of an append.
+    pub(crate) fn now(&self) -> Now {
+        Now {
+            wall_ms: self.clock.now_ms(),
+            monotonic: self.clock.monotonic(),
+        }
+    }
+
+    /// The time for what cannot be taken back, in milliseconds.
+    pub(crate) fn steady_now_ms(&self) -> i64 {
+        self.steady_clock.now_ms(&*self.clock)
+    }
+
     /// A producer id that no other producer of this broker has or had.
     ///
     /// # Errors
@@ -137,6 +145,7 @@ impl Broker {
             .map(|(_, report)| report.clone())
             .collect();
         let warnings = std::mem::take(&mut opened.warnings);
+        let last_written_ms = opened.last_written_ms;
         let config = Arc::new(config);
         let topics = Topics::open(Arc::clone(&config), opened, Box::new(store))?;
         let topics = Arc::new(topics);
@@ -160,6 +169,7 @@ impl Broker {
             groups: Arc::new(groups),
             space: Space::new(config.min_free_bytes.as_u64()),
             producer_ids: Mutex::new(0..0),
+            steady_clock: SteadyClock::new(&*clock, last_written_ms),
             config,
             clock,
             topics,
@@ -222,7 +232,7 @@ impl Broker {
         }
         let connections = TaskTracker::new();
         let abort = CancellationToken::new();
-        connections.spawn(housekeeping(Arc::clone(&shared), stop.clone()));
+        housekeeping::spawn(&shared, &connections, &stop);
         let groups = Arc::clone(&shared.groups);
         connections.spawn(async move { groups.load().await });
         listener::run(&shared, listener, &connections, &stop, &abort).await;
@@ -262,27 +272,4 @@ fn close(shared: &Shared) -> Result<(), Error> {
         info!("broker stopped, logs not flushed");
     }
     Ok(())
-}
-
-async fn housekeeping(shared: Arc<Shared>, stop: CancellationToken) {
-    let mut ticks = interval(HOUSEKEEPING_INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    ticks.tick().await;
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            _ = ticks.tick() => {}
-        }
-        let this = Arc::clone(&shared);
-        let done = shared
-            .pool
-            .run(move || {
-                this.topics.housekeep(this.clock.now_ms());
-                this.groups.expire();
-            })
-            .await;
-        if done == Err(Failed) {
-            warn!("housekeeping failed inside the broker");
-        }
-    }
 }

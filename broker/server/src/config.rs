@@ -46,6 +46,23 @@ pub struct Config {
     /// Default 168 h. Kafka: `log.roll.hours`.
     #[serde(with = "text_duration")]
     pub segment_age: Duration,
+    /// Age above which a segment's records are deleted, unless the topic sets `retention.ms`; 0 keeps them for
+    /// ever. Default 168 h. Kafka: `log.retention.hours`.
+    #[serde(with = "text_duration")]
+    pub retention_age: Duration,
+    /// Size of a partition above which its oldest segments are deleted, unless the topic sets
+    /// `retention.bytes`; 0 sets no limit. Default 0. Kafka: `log.retention.bytes`.
+    #[serde(with = "exact_size")]
+    pub retention_bytes: ByteSize,
+    /// Time between two rounds of retention. Default 5 min. Kafka: `log.retention.check.interval.ms`.
+    #[serde(with = "text_duration")]
+    pub retention_check_interval: Duration,
+    /// Age of unflushed records at which a log is written through to the disk, unless the topic's `flush.ms` is
+    /// shorter. It bounds what the start after a crash has to scan, and what a crash of the machine may lose; by
+    /// then the system has written most of it by itself. Default 60 s. Kafka leaves it to the system
+    /// (`log.flush.interval.ms`).
+    #[serde(with = "text_duration")]
+    pub flush_interval: Duration,
     /// Largest request frame; a larger one closes its connection before anything is allocated.
     /// Default 100 MiB. Kafka: `socket.request.max.bytes`.
     #[serde(with = "exact_size")]
@@ -126,6 +143,10 @@ impl Default for Config {
             max_partitions: 4000,
             segment_bytes: ByteSize::gib(1),
             segment_age: Duration::from_secs(168 * 3600),
+            retention_age: Duration::from_secs(168 * 3600),
+            retention_bytes: ByteSize::b(0),
+            retention_check_interval: Duration::from_secs(300),
+            flush_interval: Duration::from_secs(60),
             max_request_bytes: ByteSize::mib(100),
             max_message_bytes: ByteSize::b(1024 * 1024 + RECORD_BATCH_OVERHEAD),
             max_connections: 1000,
@@ -194,6 +215,8 @@ impl Config {
         }
         for (key, duration) in [
             ("segment_age", self.segment_age),
+            ("retention_check_interval", self.retention_check_interval),
+            ("flush_interval", self.flush_interval),
             ("idle_timeout", self.idle_timeout),
             ("request_read_timeout", self.request_read_timeout),
         ] {

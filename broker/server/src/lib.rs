@@ -11,10 +11,12 @@
 //! - `topics`, `metadata_store`: what exists, durable before it shows; the seam for another metadata store.
 //! - `group`: consumer groups and their offsets.
 //! - `partition`: one partition's log, its readers and the fetches that wait on it.
+//! - `housekeeping`: what happens without a request: rolling, retention, flushes, checkpoints.
 //!
-//! Lock order: a group, then a change of topics, then a partition's log, then its list of waiters, then the index of topics.
+//! Lock order: a group, then a change of topics, then a partition's turn to flush, then its log, then its list of
+//! waiters, then the index of topics.
 //! No lock is held across an `.await`. A partition here is a log, a leader epoch and a high watermark that is
-//! always the log's end: the case of one replica.
+//! the log's end, or the end of what has been flushed: the case of one replica.
 //!
 //! A leader epoch starts at 0 and rises by one at each start after an unclean stop, so that a reader which saw
 //! records that the stop cut off learns of it by `OffsetForLeaderEpoch`.
@@ -30,11 +32,13 @@ mod durable;
 mod error;
 mod group;
 mod handlers;
+mod housekeeping;
 mod listener;
 mod metadata_store;
 mod partition;
 mod pool;
 mod space;
+mod steady_clock;
 mod topic_config;
 mod topics;
 

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!  produce ─► with_log ─► PartitionLog::append ─► high watermark ─► wake ─┐
+//!     └─ owes a flush? ─► flush_to ─► one fsync for all that wait ──► wake ┤
 //!                                                                        ▼
 //!  fetch ───► reader ◄──────────────────────────────────────── Watch::changed
 //! ```
@@ -13,14 +14,16 @@
 use std::{
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use broker_log::{Appended, EpochEnd, PartitionLog, PartitionReader, TopicPartition};
+use broker_log::{Appended, EpochEnd, PartitionLog, PartitionReader, TopicPartition, Visibility};
 use broker_protocol::{ErrorCode, record::RecordBatch};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedMutexGuard};
+
+use crate::pool::Pool;
 
 /// Why a partition does not do what a request wants.
 #[derive(Debug, thiserror::Error)]
@@ -72,8 +75,41 @@ pub(crate) struct Partition {
     log: Mutex<Option<PartitionLog>>,
     reader: PartitionReader,
     closed: AtomicBool,
+    /// Bytes that consumers may see.
     appended_bytes: AtomicU64,
+    /// Bytes appended that a flush is to show. Changed under the log's lock.
+    hidden_bytes: AtomicU64,
+    /// The log's recovery point. Changed under the log's lock.
+    flushed: AtomicI64,
+    /// When the oldest unflushed record was appended, by the monotonic timer, in milliseconds and one; 0 for none.
+    /// Changed under the log's lock.
+    unflushed_since: AtomicU64,
+    /// Held by who flushes; taken before the log's lock.
+    flush_turn: Arc<tokio::sync::Mutex<()>>,
+    /// Of old time stamps, the last time.
+    warned: Mutex<Option<Duration>>,
     waiting: Mutex<Vec<Arc<Notify>>>,
+}
+
+/// Least time between two warnings about one partition's time stamps.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The moment of an append.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Now {
+    /// By the wall clock, in milliseconds.
+    pub(crate) wall_ms: i64,
+    /// By the monotonic timer.
+    pub(crate) monotonic: Duration,
+}
+
+/// An append that succeeded.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    /// Where.
+    pub(crate) appended: Appended,
+    /// Whether it is to be answered only after [`Partition::flush_to`] its end.
+    pub(crate) owes_flush: bool,
 }
 
 impl Partition {
@@ -83,9 +119,14 @@ impl Partition {
             id: log.id().clone(),
             leader_epoch,
             reader: log.reader(),
+            flushed: AtomicI64::new(log.recovery_point()),
             log: Mutex::new(Some(log)),
             closed: AtomicBool::new(false),
             appended_bytes: AtomicU64::new(0),
+            hidden_bytes: AtomicU64::new(0),
+            unflushed_since: AtomicU64::new(0),
+            flush_turn: Arc::default(),
+            warned: Mutex::new(None),
             waiting: Mutex::new(Vec::new()),
         }
     }
@@ -151,24 +192,125 @@ impl Partition {
         Ok(change(log)?)
     }
 
-    /// Appends one batch and makes it visible: with one replica the high watermark is the log's end.
+    /// Appends one batch. With one replica it is committed at once, and visible unless the topic shows only
+    /// what has been flushed. It owes a flush if `flush.messages` records wait for one, or if such a topic's producer
+    /// asked for `acks_all`.
     ///
     /// Blocks on the page cache only.
-    pub(crate) fn append(&self, batch: &RecordBatch, now_ms: i64) -> Result<Appended, Unavailable> {
-        let appended = self.with_log(|log| {
-            let appended = log.append_one(batch, self.leader_epoch, now_ms)?;
-            log.set_high_watermark(log.log_end_offset());
-            Ok(appended)
+    pub(crate) fn append(
+        &self,
+        batch: &RecordBatch,
+        acks_all: bool,
+        now: Now,
+    ) -> Result<Placed, Unavailable> {
+        let bytes = batch.bytes().len() as u64;
+        let (placed, moved) = self.with_log(|log| {
+            let appended = log.append_one(batch, self.leader_epoch, now.wall_ms)?;
+            let hides = log.config().visibility == Visibility::Flushed;
+            let owes_flush = appended.end_offset > log.recovery_point()
+                && (log.owes_flush() || (hides && acks_all));
+            let moved = log.advance_high_watermark();
+            if !appended.duplicate {
+                self.note_unflushed(now.monotonic);
+                let counter = if hides {
+                    &self.hidden_bytes
+                } else {
+                    &self.appended_bytes
+                };
+                counter.fetch_add(bytes, Ordering::Release);
+            }
+            let placed = Placed {
+                appended,
+                owes_flush,
+            };
+            Ok((placed, moved))
         })?;
-        if !appended.duplicate {
-            let bytes = batch.bytes().len() as u64;
-            self.appended_bytes.fetch_add(bytes, Ordering::Release);
+        if moved {
             self.wake();
         }
-        Ok(appended)
+        Ok(placed)
     }
 
-    /// Bytes appended since the broker started; only differences mean anything.
+    /// Flushes the log at least up to `offset`. All that wait for it meanwhile share the next flush.
+    ///
+    /// Dropping it is safe: a flush that has begun ends by itself.
+    ///
+    /// # Errors
+    /// The log takes no more writes, or the sync failed: it takes none from then on.
+    pub(crate) async fn flush_to(
+        self: &Arc<Self>,
+        pool: &Pool,
+        offset: i64,
+        monotonic: Duration,
+    ) -> Result<(), Unavailable> {
+        let is_flushed = || self.flushed.load(Ordering::Acquire) >= offset;
+        if is_flushed() {
+            return Ok(());
+        }
+        let turn = Arc::clone(&self.flush_turn).lock_owned().await;
+        if is_flushed() {
+            return Ok(());
+        }
+        let this = Arc::clone(self);
+        let flushed = pool.run(move || this.flush(turn, monotonic)).await;
+        flushed.unwrap_or(Err(Unavailable::Poisoned))
+    }
+
+    /// Prepares under the lock, syncs without it, takes note under it, and shows what a flush shows. `monotonic` is
+    /// a time before.
+    fn flush(&self, turn: OwnedMutexGuard<()>, monotonic: Duration) -> Result<(), Unavailable> {
+        let (flush, hidden) = self.with_log(|log| {
+            let flush = log.begin_flush()?;
+            Ok((flush, self.hidden_bytes.swap(0, Ordering::AcqRel)))
+        })?;
+        let flushed = flush.run()?;
+        let moved = self.with_log(|log| {
+            let recovery_point = log.finish_flush(&flushed);
+            self.flushed.store(recovery_point, Ordering::Release);
+            self.unflushed_since.store(0, Ordering::Release);
+            if log.unflushed_records() > 0 {
+                self.note_unflushed(monotonic);
+            }
+            let moved = log.advance_high_watermark();
+            self.appended_bytes.fetch_add(hidden, Ordering::Release);
+            Ok(moved)
+        })?;
+        drop(turn);
+        if moved {
+            self.wake();
+        }
+        Ok(())
+    }
+
+    /// Notes that records wait for a flush, at the latest since this time.
+    fn note_unflushed(&self, since: Duration) {
+        let since = u64::try_from(since.as_millis()).unwrap_or(u64::MAX - 1) + 1;
+        // Under the log's lock nobody else changes it.
+        if self.unflushed_since.load(Ordering::Acquire) == 0 {
+            self.unflushed_since.store(since, Ordering::Release);
+        }
+    }
+
+    /// Whether it is time again to warn of time stamps; then the next time is later.
+    pub(crate) fn may_warn(&self, monotonic: Duration) -> bool {
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        let early = warned.is_some_and(|last| monotonic.saturating_sub(last) < WARNING_INTERVAL);
+        if !early {
+            *warned = Some(monotonic);
+        }
+        !early
+    }
+
+    /// How long the oldest unflushed record waits.
+    pub(crate) fn unflushed_for(&self, monotonic: Duration) -> Option<Duration> {
+        let since = self
+            .unflushed_since
+            .load(Ordering::Acquire)
+            .checked_sub(1)?;
+        Some(monotonic.saturating_sub(Duration::from_millis(since)))
+    }
+
+    /// Bytes that became visible since the broker started; only differences mean anything.
     pub(crate) fn appended_bytes(&self) -> u64 {
         self.appended_bytes.load(Ordering::Acquire)
     }

@@ -5,7 +5,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use broker_log::{LogConfig, TimestampType};
+use broker_log::{LogConfig, TimestampType, Visibility};
+use bytesize::ByteSize;
 
 use crate::config::Config;
 
@@ -141,6 +142,9 @@ const fn kept(
     }
 }
 
+/// The one setting that Kafka does not have.
+const VISIBILITY: &str = "logferry.visibility";
+
 /// Every setting a topic can have, by name.
 pub(crate) const KEYS: &[Key] = &[
     enforced(
@@ -171,19 +175,19 @@ pub(crate) const KEYS: &[Key] = &[
         "60000",
         "Time before a removed segment's file is deleted.",
     ),
-    kept(
+    enforced(
         "flush.messages",
         Kind::Long,
         SOME_LONG,
-        "9223372036854775807",
-        "Records after which the log is written through to the disk.",
+        Default::Fixed("9223372036854775807"),
+        "Unflushed records at which a produce request waits for a flush.",
     ),
-    kept(
+    enforced(
         "flush.ms",
         Kind::Long,
         ANY_LONG,
-        "9223372036854775807",
-        "Time after which the log is written through to the disk.",
+        Default::Fixed("9223372036854775807"),
+        "Time after which the log is written through to the disk; the broker's flush_interval if shorter.",
     ),
     enforced(
         "index.interval.bytes",
@@ -194,6 +198,13 @@ pub(crate) const KEYS: &[Key] = &[
         },
         Default::Fixed("4096"),
         "Bytes of log between two entries of the offset index.",
+    ),
+    enforced(
+        VISIBILITY,
+        Kind::Text,
+        Allowed::Words(&["committed", "flushed"]),
+        Default::Fixed("committed"),
+        "Not Kafka's: when consumers see a record, and acks=all is answered: at once or once it is on the disk.",
     ),
     kept(
         "max.compaction.lag.ms",
@@ -212,18 +223,18 @@ pub(crate) const KEYS: &[Key] = &[
         Default::Broker(|config| config.max_message_bytes.as_u64().to_string()),
         "Largest record batch, compressed as it came.",
     ),
-    kept(
+    enforced(
         "message.timestamp.after.max.ms",
         Kind::Long,
         ANY_LONG,
-        "9223372036854775807",
+        Default::Fixed("3600000"),
         "How far a record's time may lie in the future.",
     ),
-    kept(
+    enforced(
         "message.timestamp.before.max.ms",
         Kind::Long,
         ANY_LONG,
-        "9223372036854775807",
+        Default::Fixed("9223372036854775807"),
         "How far a record's time may lie in the past.",
     ),
     enforced(
@@ -264,18 +275,18 @@ pub(crate) const KEYS: &[Key] = &[
         "false",
         "Whether a segment's file is made at its full size.",
     ),
-    kept(
+    enforced(
         "retention.bytes",
         Kind::Long,
         LONG_OR_NONE,
-        "-1",
+        Default::Broker(|config| unlimited(bytes_as_long(config.retention_bytes))),
         "Size of a partition beyond which old segments go.",
     ),
-    kept(
+    enforced(
         "retention.ms",
         Kind::Long,
         LONG_OR_NONE,
-        "604800000",
+        Default::Broker(|config| unlimited(millis(config.retention_age))),
         "Age at which old segments go.",
     ),
     enforced(
@@ -320,6 +331,16 @@ pub(crate) const KEYS: &[Key] = &[
         "Whether a replica out of sync may lead.",
     ),
 ];
+
+/// A limit that is written as 0 in our configuration and as -1 in Kafka's if there is none.
+pub(crate) fn unlimited(limit: i64) -> String {
+    if limit == 0 { -1 } else { limit }.to_string()
+}
+
+/// A size as a signed number, saturating.
+pub(crate) fn bytes_as_long(size: ByteSize) -> i64 {
+    i64::try_from(size.as_u64()).unwrap_or(i64::MAX)
+}
 
 /// Whole milliseconds, saturating: settings are signed 64-bit on the wire.
 pub(crate) fn millis(duration: Duration) -> i64 {
@@ -380,46 +401,86 @@ pub(crate) struct TopicConfig {
     pub(crate) min_insync_replicas: i64,
     /// Bytes of a segment: no batch may be larger.
     pub(crate) segment_bytes: u64,
-    max_batch_bytes: u64,
-    segment_ms: i64,
-    index_interval_bytes: u64,
-    log_append_time: bool,
+    log: LogConfig,
 }
 
 impl TopicConfig {
     /// Puts `overrides`, which passed [`check`], over the broker's defaults.
     pub(crate) fn new(config: &Config, overrides: &Overrides) -> Self {
-        let text = |name: &str| match (overrides.get(name), key(name)) {
-            (Some(value), _) => value.trim().to_owned(),
-            (None, Some(key)) => key.default(config),
-            (None, None) => String::new(),
-        };
-        let whole = |name: &str| text(name).parse::<i64>().unwrap_or_default();
-        let size = |name: &str| u64::try_from(whole(name)).unwrap_or_default();
+        let settings = Settings { config, overrides };
+        let log = settings.log();
         Self {
-            compacted: text("cleanup.policy")
-                .split(',')
-                .any(|word| word.trim() == "compact"),
-            min_insync_replicas: whole("min.insync.replicas"),
-            segment_bytes: size("segment.bytes"),
-            max_batch_bytes: size("max.message.bytes"),
-            segment_ms: whole("segment.ms"),
-            index_interval_bytes: size("index.interval.bytes"),
-            log_append_time: text("message.timestamp.type") == "LogAppendTime",
+            compacted: log.compacted,
+            min_insync_replicas: settings.whole("min.insync.replicas"),
+            segment_bytes: log.segment_bytes,
+            log,
         }
     }
 
     /// What the log needs to know of them.
     pub(crate) fn log_config(&self) -> LogConfig {
+        self.log.clone()
+    }
+
+    /// As [`Self::log_config`], to look at.
+    pub(crate) fn log(&self) -> &LogConfig {
+        &self.log
+    }
+}
+
+/// Overrides over defaults.
+struct Settings<'a> {
+    config: &'a Config,
+    overrides: &'a Overrides,
+}
+
+impl Settings<'_> {
+    fn text(&self, name: &str) -> String {
+        match (self.overrides.get(name), key(name)) {
+            (Some(value), _) => value.trim().to_owned(),
+            (None, Some(key)) => key.default(self.config),
+            (None, None) => String::new(),
+        }
+    }
+
+    fn whole(&self, name: &str) -> i64 {
+        self.text(name).parse().unwrap_or_default()
+    }
+
+    fn size(&self, name: &str) -> u64 {
+        u64::try_from(self.whole(name)).unwrap_or_default()
+    }
+
+    fn cleanup(&self, policy: &str) -> bool {
+        let policies = self.text("cleanup.policy");
+        policies.split(',').any(|word| word.trim() == policy)
+    }
+
+    fn log(&self) -> LogConfig {
         LogConfig {
-            segment_bytes: self.segment_bytes,
-            segment_ms: self.segment_ms,
-            index_interval_bytes: self.index_interval_bytes,
-            max_batch_bytes: usize::try_from(self.max_batch_bytes).unwrap_or(usize::MAX),
-            timestamp_type: if self.log_append_time {
+            segment_bytes: self.size("segment.bytes"),
+            segment_ms: self.whole("segment.ms"),
+            index_interval_bytes: self.size("index.interval.bytes"),
+            max_batch_bytes: usize::try_from(self.size("max.message.bytes")).unwrap_or(usize::MAX),
+            timestamp_type: if self.text("message.timestamp.type") == "LogAppendTime" {
                 TimestampType::LogAppendTime
             } else {
                 TimestampType::CreateTime
+            },
+            timestamp_before_max_ms: self.whole("message.timestamp.before.max.ms"),
+            timestamp_after_max_ms: self.whole("message.timestamp.after.max.ms"),
+            deletes: self.cleanup("delete"),
+            compacted: self.cleanup("compact"),
+            retention_ms: Some(self.whole("retention.ms")).filter(|age| *age >= 0),
+            retention_bytes: u64::try_from(self.whole("retention.bytes")).ok(),
+            flush_messages: self.whole("flush.messages"),
+            flush_ms: self
+                .whole("flush.ms")
+                .min(millis(self.config.flush_interval)),
+            visibility: if self.text(VISIBILITY) == "flushed" {
+                Visibility::Flushed
+            } else {
+                Visibility::Committed
             },
             ..LogConfig::default()
         }

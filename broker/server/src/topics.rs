@@ -476,28 +476,6 @@ impl Topics {
         all_gone
     }
 
-    /// Runs what is due from time to time: rolls old segments, forgets idle producers, writes checkpoints.
-    /// Blocks on the disk.
-    pub(crate) fn housekeep(&self, now_ms: i64) {
-        for topic in self.all() {
-            for partition in topic.partitions.iter().flatten() {
-                let rolled = partition.with_log(|log| {
-                    log.expire_producers(now_ms);
-                    log.roll_if_due(now_ms)
-                });
-                if let Err(error) = rolled {
-                    warn!(partition = %partition.id(), error = error.message(), "segment not rolled");
-                }
-            }
-        }
-        if let Err(error) = self.dir.write_checkpoints() {
-            warn!(
-                error = &error as &dyn std::error::Error,
-                "checkpoints not written"
-            );
-        }
-    }
-
     /// Takes all logs out, for shutdown. Every later write finds its partition closed.
     pub(crate) fn close(&self) -> Vec<PartitionLog> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    partition::Partition,
+    partition::{Now, Partition},
     topic_config::Overrides,
     topics::{ChangeError, Topic, Topics},
 };
@@ -173,7 +173,11 @@ impl Journal for GroupJournal<'_> {
         let batch = builder.build().ok();
         let batch = batch.and_then(|bytes| RecordBatch::parse(bytes).ok());
         let batch = batch.ok_or(ErrorCode::InvalidCommitOffsetSize)?;
-        let appended = self.partition()?.append(&batch, now_ms);
+        let now = Now {
+            wall_ms: now_ms,
+            monotonic: self.topic.clock.monotonic(),
+        };
+        let appended = self.partition()?.append(&batch, false, now);
         appended.map(|_| ()).map_err(|error| {
             warn!(group = %self.group, error = error.message(), "group state not written");
             let too_large = [ErrorCode::MessageTooLarge, ErrorCode::RecordListTooLarge];

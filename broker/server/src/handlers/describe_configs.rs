@@ -16,7 +16,7 @@ use broker_protocol::{
 use super::Context;
 use crate::{
     config::Config,
-    topic_config::{Effect, KEYS, Kind, Overrides, millis},
+    topic_config::{Effect, KEYS, Kind, Overrides, bytes_as_long, millis, unlimited},
 };
 
 const TOPIC: i8 = 2;
@@ -152,6 +152,47 @@ pub(super) fn topic_values(
     })
 }
 
+/// The settings of logs.
+fn log_rows(config: &Config) -> Vec<(&'static str, Kind, String)> {
+    vec![
+        (
+            "log.dirs",
+            Kind::List,
+            config.data_dir.display().to_string(),
+        ),
+        (
+            "log.flush.interval.ms",
+            Kind::Long,
+            millis(config.flush_interval).to_string(),
+        ),
+        (
+            "log.retention.bytes",
+            Kind::Long,
+            unlimited(bytes_as_long(config.retention_bytes)),
+        ),
+        (
+            "log.retention.check.interval.ms",
+            Kind::Long,
+            millis(config.retention_check_interval).to_string(),
+        ),
+        (
+            "log.retention.ms",
+            Kind::Long,
+            unlimited(millis(config.retention_age)),
+        ),
+        (
+            "log.roll.ms",
+            Kind::Long,
+            millis(config.segment_age).to_string(),
+        ),
+        (
+            "log.segment.bytes",
+            Kind::Int,
+            config.segment_bytes.as_u64().to_string(),
+        ),
+    ]
+}
+
 fn broker_values(context: &Context<'_>) -> Vec<Described> {
     let defaults = rows(&Config::default(), &Config::default().listen);
     let (host, port) = context.advertised();
@@ -177,7 +218,7 @@ fn broker_values(context: &Context<'_>) -> Vec<Described> {
 
 fn rows(config: &Config, advertised: &str) -> Vec<(&'static str, Kind, String)> {
     let size = |size: bytesize::ByteSize| size.as_u64().to_string();
-    vec![
+    let mut rows = vec![
         (
             "advertised.listeners",
             Kind::List,
@@ -203,17 +244,6 @@ fn rows(config: &Config, advertised: &str) -> Vec<(&'static str, Kind, String)> 
             Kind::List,
             format!("PLAINTEXT://{}", config.listen),
         ),
-        (
-            "log.dirs",
-            Kind::List,
-            config.data_dir.display().to_string(),
-        ),
-        (
-            "log.roll.ms",
-            Kind::Long,
-            millis(config.segment_age).to_string(),
-        ),
-        ("log.segment.bytes", Kind::Int, size(config.segment_bytes)),
         (
             "max.connections",
             Kind::Int,
@@ -241,7 +271,10 @@ fn rows(config: &Config, advertised: &str) -> Vec<(&'static str, Kind, String)> 
             Kind::Int,
             size(config.max_request_bytes),
         ),
-    ]
+    ];
+    rows.extend(log_rows(config));
+    rows.sort_by_key(|(name, _, _)| *name);
+    rows
 }
 
 fn result(described: Described, read_only: bool, wants: Wants) -> DescribeConfigsResourceResult {

@@ -44,6 +44,7 @@ mod offset_fetch;
 mod offset_for_leader_epoch;
 mod produce;
 mod sync_group;
+mod timestamps;
 
 /// One row of the table of served versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

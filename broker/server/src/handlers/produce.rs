@@ -3,7 +3,9 @@
 //! Exactly one batch of record format 2 a partition, kept as the bytes it came as. Deviations from Apache Kafka:
 //! compressed records are not looked into unless the topic is compacted; a codec number that does not exist is
 //! `UNSUPPORTED_COMPRESSION_TYPE`, not an unknown server error; transactions are refused, a transactional id
-//! with `UNSUPPORTED_VERSION`, a transactional batch with `INVALID_TXN_STATE`.
+//! with `UNSUPPORTED_VERSION`, a transactional batch with `INVALID_TXN_STATE`. Of times see `timestamps`. Where
+//! `flush.messages` is reached, or acks=all meets a topic that shows only what is flushed, the answer comes after a
+//! flush, which all requests that wait for one share; the request's time-out does not end that wait.
 
 use std::sync::Arc;
 
@@ -21,10 +23,18 @@ use broker_protocol::{
     record::{BatchHeader, Compression, RecordBatch},
 };
 use bytes::{BufMut, Bytes, BytesMut};
+use futures::future::join_all;
 use tracing::warn;
 
-use super::{Context, Refused, Reply};
-use crate::{pool::Failed, topics::Topic};
+use super::{
+    Context, Refused, Reply,
+    timestamps::{self, Window},
+};
+use crate::{
+    partition::{Partition, Placed, Unavailable},
+    pool::Failed,
+    topics::Topic,
+};
 
 /// Lowest version that appends.
 pub(super) const MIN_VERSION: i16 = 3;
@@ -45,6 +55,19 @@ struct Refusal {
     records: Vec<BatchIndexAndErrorMessage>,
 }
 
+impl Refusal {
+    fn response(self, index: i32) -> PartitionProduceResponse {
+        PartitionProduceResponse {
+            index,
+            error_code: self.code.code(),
+            base_offset: -1,
+            record_errors: self.records,
+            error_message: Some(self.message.into()),
+            ..PartitionProduceResponse::default()
+        }
+    }
+}
+
 fn refuse<T>(code: ErrorCode, message: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal {
         code,
@@ -61,11 +84,11 @@ pub(super) async fn handle(
 ) -> Result<Option<ProduceResponse>, Refused> {
     let acks = request.acks;
     let transactional = request.transactional_id.is_some();
-    let mut failure = None;
-    let mut responses = Vec::with_capacity(request.topic_data.len());
+    let mut owing = Vec::new();
+    let mut answers = Vec::with_capacity(request.topic_data.len());
     for topic_data in request.topic_data {
         let topic = context.broker.topics.get(&topic_data.name);
-        let mut partition_responses = Vec::with_capacity(topic_data.partition_data.len());
+        let mut partitions = Vec::with_capacity(topic_data.partition_data.len());
         for data in topic_data.partition_data {
             let index = data.index;
             let appended = match &topic {
@@ -83,30 +106,37 @@ pub(super) async fn handle(
                 }
                 None => refuse(ErrorCode::UnknownTopicOrPartition, "no such topic"),
             };
-            partition_responses.push(appended.unwrap_or_else(|refusal| {
-                let Refusal {
-                    code,
-                    message,
-                    records,
-                } = refusal;
-                let response = PartitionProduceResponse {
-                    index,
-                    error_code: code.code(),
-                    base_offset: -1,
-                    record_errors: records,
-                    error_message: Some(message.clone().into()),
-                    ..PartitionProduceResponse::default()
-                };
-                failure.get_or_insert(message);
-                response
-            }));
+            let appended = appended.map(|Answer { response, owes }| {
+                let owes = owes.map(|owes| {
+                    owing.push(owes);
+                    owing.len() - 1
+                });
+                (response, owes)
+            });
+            partitions.push((index, appended));
         }
-        responses.push(TopicProduceResponse {
-            name: topic_data.name,
-            partition_responses,
-            ..TopicProduceResponse::default()
-        });
+        answers.push((topic_data.name, partitions));
     }
+    let mut flushes = flush(context, owing).await;
+    let mut failure = None;
+    let mut respond = |(index, appended): (i32, Result<_, Refusal>)| {
+        let flushed = appended.and_then(|(response, owes): (_, Option<usize>)| {
+            let flushed = owes.and_then(|at| flushes.get_mut(at)).map(std::mem::take);
+            flushed.flatten().map_or(Ok(response), Err)
+        });
+        flushed.unwrap_or_else(|refusal| {
+            failure.get_or_insert_with(|| refusal.message.clone());
+            refusal.response(index)
+        })
+    };
+    let responses = answers
+        .into_iter()
+        .map(|(name, partitions)| TopicProduceResponse {
+            name,
+            partition_responses: partitions.into_iter().map(&mut respond).collect(),
+            ..TopicProduceResponse::default()
+        })
+        .collect();
     match failure {
         Some(reason) if acks == 0 => Err(Refused::Unacknowledged { reason }),
         None if acks == 0 => Ok(None),
@@ -117,13 +147,51 @@ pub(super) async fn handle(
     }
 }
 
+/// What one partition answers, and the flush that comes first.
+struct Answer {
+    response: PartitionProduceResponse,
+    owes: Option<Owes>,
+}
+
+/// A flush up to an offset, owed before the answer.
+struct Owes {
+    partition: Arc<Partition>,
+    end_offset: i64,
+}
+
+/// Pays all that is owed, at once; for each why it failed, if it did.
+async fn flush(context: &Context<'_>, owing: Vec<Owes>) -> Vec<Option<Refusal>> {
+    let monotonic = context.broker.clock.monotonic();
+    let flush = |owes: Owes| async move {
+        let Owes {
+            partition,
+            end_offset,
+        } = owes;
+        let flushed = partition.flush_to(&context.broker.pool, end_offset, monotonic);
+        flushed.await.err().map(|error| failed(&partition, &error))
+    };
+    join_all(owing.into_iter().map(flush)).await
+}
+
+fn failed(partition: &Partition, error: &Unavailable) -> Refusal {
+    let (code, message) = (error.error_code(), error.message());
+    if code == ErrorCode::KafkaStorageError {
+        warn!(partition = %partition.id(), error = message, "append failed");
+    }
+    Refusal {
+        code,
+        message,
+        records: Vec::new(),
+    }
+}
+
 async fn append(
     context: &Context<'_>,
     version: i16,
     acks: i16,
     topic: &Arc<Topic>,
     data: PartitionProduceData,
-) -> Result<PartitionProduceResponse, Refusal> {
+) -> Result<Answer, Refusal> {
     if !(-1..=1).contains(&acks) {
         return refuse(
             ErrorCode::InvalidRequiredAcks,
@@ -150,26 +218,32 @@ async fn append(
             )
         })?;
     }
+    let now = context.broker.now();
+    check_times(context, &batch, topic, partition, now.wall_ms).await?;
     let free = || context.broker.topics.dir().free_bytes().ok();
     if let Err(full) = context.broker.space.take(batch.bytes().len(), free) {
         return refuse(ErrorCode::KafkaStorageError, full.to_string());
     }
-    match partition.append(&batch, context.broker.clock.now_ms()) {
-        Ok(appended) => Ok(PartitionProduceResponse {
+    let placed = partition
+        .append(&batch, acks == -1, now)
+        .map_err(|error| failed(partition, &error))?;
+    let Placed {
+        appended,
+        owes_flush,
+    } = placed;
+    Ok(Answer {
+        response: PartitionProduceResponse {
             index: data.index,
             base_offset: appended.base_offset,
             log_append_time_ms: appended.log_append_time_ms,
             log_start_offset: appended.log_start_offset,
             ..PartitionProduceResponse::default()
+        },
+        owes: owes_flush.then(|| Owes {
+            partition: Arc::clone(partition),
+            end_offset: appended.end_offset,
         }),
-        Err(error) => {
-            let (code, message) = (error.error_code(), error.message());
-            if code == ErrorCode::KafkaStorageError {
-                warn!(partition = %partition.id(), error = message, "append failed");
-            }
-            refuse(code, message)
-        }
-    }
+    })
 }
 
 /// Everything about a batch that needs no decompression. The log checks size and CRC when it appends.
@@ -290,6 +364,48 @@ fn check_header(header: &BatchHeader, version: i16) -> Result<(), Refusal> {
             header.base_sequence, header.producer_epoch, header.producer_id
         );
         return refuse(ErrorCode::InvalidRecord, message);
+    }
+    Ok(())
+}
+
+/// Refuses times that the topic does not take; warns of those that retention will not keep.
+async fn check_times(
+    context: &Context<'_>,
+    batch: &RecordBatch,
+    topic: &Topic,
+    partition: &Partition,
+    now_ms: i64,
+) -> Result<(), Refusal> {
+    let window = Window::new(topic.config.log(), now_ms);
+    if window.is_doubtful(batch.header()) {
+        let doubtful = batch.clone();
+        let look = move || {
+            if let Err(error) = doubtful.check_crc() {
+                return refuse(ErrorCode::CorruptMessage, error.to_string());
+            }
+            window
+                .check(&doubtful, MAX_DECOMPRESSED)
+                .map_err(|(message, records)| Refusal {
+                    code: ErrorCode::InvalidTimestamp,
+                    message,
+                    records,
+                })
+        };
+        let looked = context.broker.pool.run(look).await;
+        looked.unwrap_or_else(|Failed| {
+            refuse(
+                ErrorCode::InvalidTimestamp,
+                "the records could not be looked into",
+            )
+        })?;
+    }
+    let stamp_ms = batch.header().max_timestamp;
+    if window.is_expired(stamp_ms) && partition.may_warn(context.broker.clock.monotonic()) {
+        let unit = timestamps::likely_unit(stamp_ms);
+        warn!(
+            partition = %partition.id(), stamp_ms, unit,
+            "a producer's records are older than retention.ms already: retention will delete them soon"
+        );
     }
     Ok(())
 }

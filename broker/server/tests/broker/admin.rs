@@ -493,7 +493,7 @@ async fn settings_of_topics_are_kept_over_a_restart_and_described() {
         .collect();
     assert_eq!(synonyms, [(Some("12345"), 1), (Some("604800000"), 5)]);
     assert!(
-        retention
+        find("preallocate")
             .documentation
             .as_deref()
             .unwrap()

@@ -7,6 +7,8 @@ mod disk;
 #[cfg(test)]
 mod fetch;
 #[cfg(test)]
+mod flush;
+#[cfg(test)]
 mod groups;
 #[cfg(test)]
 mod hostile;
@@ -14,6 +16,8 @@ mod hostile;
 mod produce;
 #[cfg(test)]
 mod restart;
+#[cfg(test)]
+mod retention;
 #[cfg(test)]
 mod support;
 #[cfg(test)]
