@@ -46,6 +46,7 @@ pub(super) const COMPRESSION_MASK: i16 = 0x07;
 pub(super) const LOG_APPEND_TIME: i16 = 0x08;
 pub(super) const TRANSACTIONAL: i16 = 0x10;
 pub(super) const CONTROL: i16 = 0x20;
+pub(super) const DELETE_HORIZON: i16 = 0x40;
 
 /// Bytes of base offset and length, which the length does not count.
 pub(super) const LENGTH_OVERHEAD: usize = 12;
@@ -194,6 +195,12 @@ impl BatchHeader {
     /// Whether the batch ends a transaction instead of holding data.
     pub fn is_control(&self) -> bool {
         self.attributes & CONTROL != 0
+    }
+
+    /// Until when compaction keeps the batch's tombstones, in milliseconds since 1970; `None` before their first
+    /// compaction (KIP-534).
+    pub fn delete_horizon_ms(&self) -> Option<i64> {
+        (self.attributes & DELETE_HORIZON != 0).then_some(self.base_timestamp)
     }
 
     /// Whether the producer numbers its batches.

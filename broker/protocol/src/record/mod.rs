@@ -17,6 +17,7 @@ mod batch;
 mod builder;
 mod codec;
 mod control;
+mod filter;
 mod header;
 mod records;
 #[cfg(test)]
@@ -26,6 +27,7 @@ pub use batch::{Batches, RecordBatch, batches, stamp, stamp_log_append_time};
 pub use builder::BatchBuilder;
 pub use codec::{Compression, UnknownCompression};
 pub use control::{ControlRecord, ControlType, control_batch};
+pub use filter::{retain_records, without_records};
 pub use header::{BatchHeader, TimestampType};
 pub use records::{Headers, HeadersIter, Record, Records, RecordsIter};
 

@@ -105,6 +105,11 @@ impl<'a> Headers<'a> {
         self.count == 0
     }
 
+    /// The bytes as they stand in the record, and how many headers they are.
+    pub(super) fn raw(&self) -> (&'a [u8], usize) {
+        (self.bytes, self.count)
+    }
+
     /// Key and value of each. Keys should be UTF-8, but no broker checks that.
     pub fn iter(&self) -> HeadersIter<'a> {
         HeadersIter {
