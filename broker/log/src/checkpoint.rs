@@ -1,7 +1,7 @@
 //! The small text files beside the segments, in Apache Kafka's formats.
 //!
 //! ```text
-//! recovery-point-offset-checkpoint, log-start-offset-checkpoint     leader-epoch-checkpoint     partition.metadata
+//! recovery-point-, log-start-, cleaner-offset-checkpoint            leader-epoch-checkpoint     partition.metadata
 //! 0                       version                                   0                           version: 0
 //! 1                       number of lines that follow               1                           topic_id: <22 chars>
 //! orders 3 1042           topic partition offset                    7 1042   epoch and start
@@ -25,6 +25,8 @@ use crate::topic_partition::TopicPartition;
 pub(crate) const RECOVERY_POINTS: &str = "recovery-point-offset-checkpoint";
 /// Log start offsets above their first segment's base, per log directory.
 pub(crate) const LOG_STARTS: &str = "log-start-offset-checkpoint";
+/// Behind what has been compacted, per log directory.
+pub(crate) const CLEANED_TO: &str = "cleaner-offset-checkpoint";
 /// Leader epochs, per partition.
 pub(crate) const LEADER_EPOCHS: &str = "leader-epoch-checkpoint";
 /// Topic id, per partition.
@@ -36,7 +38,7 @@ pub(crate) const CLEAN_SHUTDOWN: &str = ".kafka_cleanshutdown";
 const MAX_BYTES: usize = 300 << 20;
 const VERSION: &str = "0";
 
-/// Offsets by partition, as both per-directory checkpoints hold them.
+/// Offsets by partition, as the per-directory checkpoints hold them.
 pub(crate) type Offsets = BTreeMap<TopicPartition, i64>;
 
 /// Reads a per-directory checkpoint; an absent file is an empty one.

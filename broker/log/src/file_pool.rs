@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::error::{Error, Result};
@@ -49,6 +49,7 @@ impl FilePool {
             pool: Arc::clone(self),
             id,
             path,
+            pinned: OnceLock::new(),
         }
     }
 
@@ -106,9 +107,21 @@ pub(crate) struct PooledFile {
     pool: Arc<FilePool>,
     id: u64,
     path: PathBuf,
+    /// The file from before its name went to another.
+    pinned: OnceLock<Arc<dyn DiskFile>>,
 }
 
 impl PooledFile {
+    /// Keeps the file that has this name now open for good, so that whoever uses this goes on with it when the name
+    /// is given to another file.
+    pub(crate) fn pin(&self) -> Result<()> {
+        if self.pinned.get().is_none() {
+            let file = self.open()?;
+            self.pinned.get_or_init(|| file);
+        }
+        Ok(())
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -126,10 +139,18 @@ impl PooledFile {
     }
 
     fn open_mode(&self, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        if let Some(file) = self.pinned.get() {
+            return Ok(Arc::clone(file));
+        }
         if let Some(file) = self.pool.get(self.id) {
             return Ok(file);
         }
-        let file = self.pool.disk.open(&self.path, mode)?;
+        let opened = self.pool.disk.open(&self.path, mode);
+        if let Some(file) = self.pinned.get() {
+            // What was opened may be the other file.
+            return Ok(Arc::clone(file));
+        }
+        let file = opened?;
         self.pool.put(self.id, &file);
         Ok(file)
     }

@@ -314,6 +314,11 @@ impl<E: Entry> Index<E> {
             .map_err(|source| self.io("sync", source))
     }
 
+    /// See [`PooledFile::pin`].
+    pub(crate) fn pin(&self) -> Result<()> {
+        self.file.pin()
+    }
+
     pub(crate) fn remove(&self) -> Result<()> {
         self.file.remove()
     }

@@ -19,6 +19,7 @@
 
 mod append;
 mod checkpoint;
+mod compaction;
 mod config;
 pub mod disk;
 mod error;
@@ -38,6 +39,7 @@ mod topic_partition;
 
 pub use append::Appended;
 pub use broker_protocol::record::TimestampType;
+pub use compaction::{CompactedSegment, Compaction, CompactionLimits, CompactionReport, Dirtiness};
 pub use config::{CompactionConfig, LogConfig, LogDirConfig, Visibility};
 pub use error::{Error, ErrorKind, Rejected, Result};
 pub use leader_epochs::EpochEnd;

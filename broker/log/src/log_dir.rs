@@ -4,7 +4,7 @@
 //! <log dir>/
 //!   .lock                                one process at a time
 //!   .kafka_cleanshutdown                 only between a clean shutdown and the next start
-//!   recovery-point-offset-checkpoint     log-start-offset-checkpoint
+//!   recovery-point-offset-checkpoint     log-start-offset-checkpoint     cleaner-offset-checkpoint
 //!   orders-3/                            00000000000000000000.{log,index,timeindex} …
 //!                                        leader-epoch-checkpoint  partition.metadata
 //!   orders-4.<uuid>-delete/              being removed
@@ -25,7 +25,7 @@ use tracing::{info, warn};
 use uuid::Uuid;
 
 use crate::checkpoint::{
-    self, CLEAN_SHUTDOWN, LOG_STARTS, Offsets, PARTITION_METADATA, RECOVERY_POINTS,
+    self, CLEAN_SHUTDOWN, CLEANED_TO, LOG_STARTS, Offsets, PARTITION_METADATA, RECOVERY_POINTS,
 };
 use crate::config::{LogConfig, LogDirConfig};
 use crate::disk::{Disk, DiskFile, OpenMode};
@@ -50,6 +50,8 @@ struct Points {
     recovery: Offsets,
     /// Only where the log start is inside a segment.
     log_start: Offsets,
+    /// Only of partitions that have been compacted.
+    cleaned: Offsets,
 }
 
 impl Checkpoints {
@@ -71,6 +73,20 @@ impl Checkpoints {
         let mut points = self.points();
         points.recovery.remove(id);
         points.log_start.remove(id);
+        points.cleaned.remove(id);
+    }
+
+    /// How far a partition has been compacted.
+    pub(crate) fn cleaned_to(&self, id: &TopicPartition) -> i64 {
+        self.points().cleaned.get(id).copied().unwrap_or(0)
+    }
+
+    /// Notes how far a partition has been compacted, durably.
+    pub(crate) fn write_cleaned(&self, id: &TopicPartition, cleaned_to: i64) -> Result<()> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.points().cleaned.insert(id.clone(), cleaned_to);
+        let offsets = self.points().cleaned.clone();
+        checkpoint::write_offsets(&*self.disk, &self.dir.join(CLEANED_TO), &offsets)
     }
 
     pub(crate) fn write_recovery_points(&self) -> Result<()> {
@@ -136,6 +152,7 @@ impl LogDir {
             .info(&path.join(RECOVERY_POINTS))
             .map_err(|source| Error::io("look at", &path, source))?;
         let log_start = read_or_warn(&*disk, &path.join(LOG_STARTS), &mut warnings)?;
+        let cleaned = read_or_warn(&*disk, &path.join(CLEANED_TO), &mut warnings)?;
         let clean = take_marker(&*disk, &path)?;
         let ids = list_partitions(&*disk, &path, &mut warnings)?;
         let dir = Self {
@@ -146,6 +163,7 @@ impl LogDir {
                 points: Mutex::new(Points {
                     recovery,
                     log_start,
+                    cleaned,
                 }),
                 writing: Mutex::new(()),
             }),
@@ -361,6 +379,7 @@ impl LogDir {
         let mut points = self.checkpoints.points();
         points.recovery.retain(|id, _| ids.contains(id));
         points.log_start.retain(|id, _| ids.contains(id));
+        points.cleaned.retain(|id, _| ids.contains(id));
     }
 }
 

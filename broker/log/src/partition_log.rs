@@ -62,6 +62,8 @@ pub struct PartitionLog {
     pub(crate) high_watermark: i64,
     pub(crate) log_end: i64,
     pub(crate) recovery_point: i64,
+    /// Everything below has been compacted.
+    pub(crate) cleaned_to: i64,
     /// Counts changes of names in the directory; those up to `names_synced` survive a crash.
     pub(crate) names_changed: u64,
     pub(crate) names_synced: u64,
@@ -422,6 +424,7 @@ impl PartitionLog {
     /// Makes sure that no crash finds a recovery point above `offset`: bytes written there later are not synced.
     fn lower_recovery_point(&mut self, offset: i64) -> Result<()> {
         self.truncations += 1;
+        self.cleaned_to = self.cleaned_to.min(offset);
         if self.recovery_point > offset {
             self.recovery_point = offset;
             self.note_points();
@@ -430,7 +433,7 @@ impl PartitionLog {
         Ok(())
     }
 
-    fn sync_names(&mut self) -> Result<()> {
+    pub(crate) fn sync_names(&mut self) -> Result<()> {
         let disk = self.pool.disk();
         disk.sync_dir(&self.dir)
             .map_err(|source| Error::io("sync", &self.dir, source))?;

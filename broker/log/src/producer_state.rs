@@ -164,6 +164,15 @@ impl ProducerStates {
         }
     }
 
+    /// Behind the last batch of each producer.
+    pub(crate) fn last_ends(&self) -> HashMap<i64, i64> {
+        let ends = self.producers.iter().filter_map(|(id, producer)| {
+            let last = producer.batches.back()?;
+            Some((*id, last.end_offset))
+        });
+        ends.collect()
+    }
+
     /// Forgets producers that have been idle since before `since_ms`.
     pub(crate) fn expire(&mut self, since_ms: i64) {
         self.producers

@@ -25,6 +25,7 @@ use tracing::warn;
 use uuid::Uuid;
 
 use crate::checkpoint::{LEADER_EPOCHS, PARTITION_METADATA, read_topic_id};
+use crate::compaction::finish_swaps;
 use crate::config::LogConfig;
 use crate::disk::{DiskFile, FileInfo};
 use crate::error::{Error, Result};
@@ -144,6 +145,7 @@ impl OpenPartition {
     /// error.
     pub(crate) fn open(self) -> Result<(PartitionLog, RecoveryReport)> {
         let topic_id = read_topic_id(self.pool.disk(), &self.dir.join(PARTITION_METADATA))?;
+        finish_swaps(self.pool.disk(), &self.dir)?;
         let id = Arc::new(self.id.clone());
         let mut recovery = Recovery::new(&self, id);
         let found = recovery.list_segments()?;
@@ -631,6 +633,7 @@ impl<'a> Recovery<'a> {
             max_decompressed_bytes: self.params.config.max_decompressed_bytes,
         };
         let log = PartitionLog {
+            cleaned_to: self.params.checkpoints.cleaned_to(&self.id).min(log_end),
             id: self.id,
             dir: self.params.dir.clone(),
             topic_id,

@@ -258,6 +258,18 @@ impl Segment {
         Ok(())
     }
 
+    /// Keeps the files as they are now for those that look at this segment: their names may go to others.
+    pub(crate) fn pin(&self) -> Result<()> {
+        self.log.pin()?;
+        self.offset_index.pin()?;
+        self.time_index.pin()
+    }
+
+    /// Notes that the names of its files are another segment's now.
+    pub(crate) fn retire(&self) {
+        self.removed.store(true, Ordering::Release);
+    }
+
     /// Removes the files: the log first, since indexes without a log are removed at the next start.
     pub(crate) fn remove(&self) -> Result<()> {
         self.removed.store(true, Ordering::Release);

@@ -1,5 +1,6 @@
 //! Tests that need a directory: appends and reads, recovery, the directory, a model.
 
+mod compaction;
 mod dir;
 mod flush_policy;
 mod log;

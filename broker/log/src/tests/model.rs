@@ -52,7 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// The generator `SplitMix64`.
-fn numbers(mut seed: u64) -> impl FnMut(usize) -> usize {
+pub(super) fn numbers(mut seed: u64) -> impl FnMut(usize) -> usize {
     move |below| {
         seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = seed;
