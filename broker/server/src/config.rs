@@ -63,6 +63,13 @@ pub struct Config {
     /// (`log.flush.interval.ms`).
     #[serde(with = "text_duration")]
     pub flush_interval: Duration,
+    /// Time between two looks for partitions to compact. Default 15 s. Kafka: `log.cleaner.backoff.ms`.
+    #[serde(with = "text_duration")]
+    pub compaction_interval: Duration,
+    /// Memory for the keys of the partition that is being compacted, 32 bytes a key; more keys take more passes.
+    /// Default 128 MiB. Kafka: `log.cleaner.dedupe.buffer.size`.
+    #[serde(with = "exact_size")]
+    pub compaction_memory: ByteSize,
     /// Largest request frame; a larger one closes its connection before anything is allocated.
     /// Default 100 MiB. Kafka: `socket.request.max.bytes`.
     #[serde(with = "exact_size")]
@@ -147,6 +154,8 @@ impl Default for Config {
             retention_bytes: ByteSize::b(0),
             retention_check_interval: Duration::from_secs(300),
             flush_interval: Duration::from_secs(60),
+            compaction_interval: Duration::from_secs(15),
+            compaction_memory: ByteSize::mib(128),
             max_request_bytes: ByteSize::mib(100),
             max_message_bytes: ByteSize::b(1024 * 1024 + RECORD_BATCH_OVERHEAD),
             max_connections: 1000,
@@ -217,6 +226,7 @@ impl Config {
             ("segment_age", self.segment_age),
             ("retention_check_interval", self.retention_check_interval),
             ("flush_interval", self.flush_interval),
+            ("compaction_interval", self.compaction_interval),
             ("idle_timeout", self.idle_timeout),
             ("request_read_timeout", self.request_read_timeout),
         ] {
@@ -250,6 +260,12 @@ impl Config {
                 self.request_bytes_in_flight,
                 1024,
                 1 << 50,
+            ),
+            (
+                "compaction_memory",
+                self.compaction_memory,
+                1 << 10,
+                1 << 40,
             ),
         ];
         let in_range = ranges.map(|(key, size, least, most)| {

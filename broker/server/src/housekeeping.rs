@@ -4,6 +4,7 @@
 //! |---|---|
 //! | segments rolled by age, idle producers and committed offsets forgotten, checkpoints | every minute |
 //! | old segments deleted | `retention_check_interval` |
+//! | partitions compacted, see `compaction` | `compaction_interval` |
 //! | logs written through to the disk | looked at every second or more often, done by `flush_interval` and `flush.ms` |
 //!
 //! None overlaps itself, and a missed tick is skipped. A failure is logged and tried again in the next round.
@@ -14,7 +15,7 @@ use tokio::time::sleep;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, warn};
 
-use crate::{broker::Shared, partition::Partition, pool::Failed};
+use crate::{broker::Shared, compaction, partition::Partition, pool::Failed};
 
 /// Time between two rounds of upkeep.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(60);
@@ -29,6 +30,7 @@ pub(crate) fn spawn(shared: &Arc<Shared>, tasks: &TaskTracker, stop: &Cancellati
     tasks.spawn(upkeep);
     tasks.spawn(retention);
     tasks.spawn(flushes(Arc::clone(shared), stop.clone()));
+    tasks.spawn(compaction::run(Arc::clone(shared), stop.clone()));
 }
 
 /// Runs `work` on the pool again and again, with `pause` between the end of one and the begin of the next.
@@ -47,7 +49,7 @@ fn every(
 }
 
 /// Waits; false if the broker stops.
-async fn pause_unless(stop: &CancellationToken, pause: Duration) -> bool {
+pub(crate) async fn pause_unless(stop: &CancellationToken, pause: Duration) -> bool {
     tokio::select! {
         () = stop.cancelled() => false,
         () = sleep(pause) => true,
@@ -66,7 +68,10 @@ async fn run(
 }
 
 /// All partitions that are on line, one after the other, until the broker stops.
-fn partitions(shared: &Shared, stop: &CancellationToken) -> impl Iterator<Item = Arc<Partition>> {
+pub(crate) fn partitions(
+    shared: &Shared,
+    stop: &CancellationToken,
+) -> impl Iterator<Item = Arc<Partition>> {
     let topics = shared.topics.all();
     let partitions = topics
         .into_iter()

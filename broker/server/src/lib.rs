@@ -12,6 +12,7 @@
 //! - `group`: consumer groups and their offsets.
 //! - `partition`: one partition's log, its readers and the fetches that wait on it.
 //! - `housekeeping`: what happens without a request: rolling, retention, flushes, checkpoints.
+//! - `compaction`: which partition is compacted when.
 //!
 //! Lock order: a group, then a change of topics, then a partition's turn to flush, then its log, then its list of
 //! waiters, then the index of topics.
@@ -26,6 +27,7 @@
 
 mod broker;
 mod clock;
+mod compaction;
 mod config;
 mod connection;
 mod durable;

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use broker_log::{LogConfig, TimestampType, Visibility};
+use broker_log::{CompactionConfig, LogConfig, TimestampType, Visibility};
 use bytesize::ByteSize;
 
 use crate::config::Config;
@@ -161,11 +161,11 @@ pub(crate) const KEYS: &[Key] = &[
         Default::Fixed("producer"),
         "Batches are stored as the producer compressed them; nothing else is offered.",
     ),
-    kept(
+    enforced(
         "delete.retention.ms",
         Kind::Long,
         ANY_LONG,
-        "86400000",
+        Default::Fixed("86400000"),
         "Time that tombstones of a compacted topic stay.",
     ),
     kept(
@@ -206,11 +206,11 @@ pub(crate) const KEYS: &[Key] = &[
         Default::Fixed("committed"),
         "Not Kafka's: when consumers see a record, and acks=all is answered: at once or once it is on the disk.",
     ),
-    kept(
+    enforced(
         "max.compaction.lag.ms",
         Kind::Long,
         SOME_LONG,
-        "9223372036854775807",
+        Default::Fixed("9223372036854775807"),
         "Time after which a record must be compacted.",
     ),
     enforced(
@@ -244,18 +244,18 @@ pub(crate) const KEYS: &[Key] = &[
         Default::Fixed("CreateTime"),
         "Whose time a record carries: the producer's or the broker's at append.",
     ),
-    kept(
+    enforced(
         "min.cleanable.dirty.ratio",
         Kind::Double,
         Allowed::Ratio,
-        "0.5",
+        Default::Fixed("0.5"),
         "Share of uncompacted log that makes compaction worth while.",
     ),
-    kept(
+    enforced(
         "min.compaction.lag.ms",
         Kind::Long,
         ANY_LONG,
-        "0",
+        Default::Fixed("0"),
         "Time that a record stays uncompacted at least.",
     ),
     enforced(
@@ -331,6 +331,16 @@ pub(crate) const KEYS: &[Key] = &[
         "Whether a replica out of sync may lead.",
     ),
 ];
+
+/// A ratio from 0 to 1 in millionths.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "it is clamped before"
+)]
+fn millionths(ratio: f64) -> u32 {
+    (ratio.clamp(0.0, 1.0) * 1e6).round() as u32
+}
 
 /// A limit that is written as 0 in our configuration and as -1 in Kafka's if there is none.
 pub(crate) fn unlimited(limit: i64) -> String {
@@ -456,10 +466,34 @@ impl Settings<'_> {
         policies.split(',').any(|word| word.trim() == policy)
     }
 
+    fn compaction(&self) -> CompactionConfig {
+        let ratio: f64 = self
+            .text("min.cleanable.dirty.ratio")
+            .parse()
+            .unwrap_or_default();
+        CompactionConfig {
+            min_dirty_millionths: millionths(ratio),
+            min_lag_ms: self.whole("min.compaction.lag.ms"),
+            max_lag_ms: self.whole("max.compaction.lag.ms"),
+            delete_retention_ms: self.whole("delete.retention.ms"),
+        }
+    }
+
+    /// A segment that must be compacted must be closed first, as in Kafka.
+    fn segment_ms(&self) -> i64 {
+        let segment_ms = self.whole("segment.ms");
+        if self.cleanup("compact") {
+            segment_ms.min(self.whole("max.compaction.lag.ms"))
+        } else {
+            segment_ms
+        }
+    }
+
     fn log(&self) -> LogConfig {
         LogConfig {
             segment_bytes: self.size("segment.bytes"),
-            segment_ms: self.whole("segment.ms"),
+            segment_ms: self.segment_ms(),
+            compaction: self.compaction(),
             index_interval_bytes: self.size("index.interval.bytes"),
             max_batch_bytes: usize::try_from(self.size("max.message.bytes")).unwrap_or(usize::MAX),
             timestamp_type: if self.text("message.timestamp.type") == "LogAppendTime" {
@@ -542,5 +576,9 @@ mod tests {
         assert_eq!(log.segment_bytes, 1 << 30);
         assert_eq!(log.segment_ms, 168 * 3_600_000);
         assert!(!TopicConfig::new(&Config::default(), &Overrides::new()).compacted);
+        assert!(log.compacted && log.deletes);
+        assert_eq!(log.compaction, CompactionConfig::default());
+        assert_eq!(log.retention_ms, Some(168 * 3_600_000));
+        assert_eq!((log.retention_bytes, log.flush_ms), (None, 60_000));
     }
 }

@@ -156,6 +156,16 @@ pub(super) fn topic_values(
 fn log_rows(config: &Config) -> Vec<(&'static str, Kind, String)> {
     vec![
         (
+            "log.cleaner.backoff.ms",
+            Kind::Long,
+            millis(config.compaction_interval).to_string(),
+        ),
+        (
+            "log.cleaner.dedupe.buffer.size",
+            Kind::Long,
+            bytes_as_long(config.compaction_memory).to_string(),
+        ),
+        (
             "log.dirs",
             Kind::List,
             config.data_dir.display().to_string(),

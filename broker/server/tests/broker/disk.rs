@@ -16,15 +16,18 @@ use crate::support::{StillClock, TestBroker, batch, name, values_of};
 
 /// The real disk with a switch that makes every write find it full.
 #[derive(Debug)]
-struct Fillable {
-    full: Arc<AtomicBool>,
+pub(crate) struct Fillable {
+    pub(crate) full: Arc<AtomicBool>,
     free: AtomicU64,
+    /// Writes that found it full.
+    pub(crate) refused: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
 struct FillableFile {
     file: Arc<dyn DiskFile>,
     full: Arc<AtomicBool>,
+    refused: Arc<AtomicU64>,
 }
 
 impl Disk for Fillable {
@@ -33,6 +36,7 @@ impl Disk for Fillable {
         Ok(Arc::new(FillableFile {
             file,
             full: Arc::clone(&self.full),
+            refused: Arc::clone(&self.refused),
         }))
     }
     fn info(&self, path: &Path) -> io::Result<Option<FileInfo>> {
@@ -67,6 +71,7 @@ impl DiskFile for FillableFile {
     }
     fn pwritev(&self, bufs: &[IoSlice<'_>], position: u64) -> io::Result<usize> {
         if self.full.load(Ordering::SeqCst) {
+            self.refused.fetch_add(1, Ordering::SeqCst);
             return Err(io::ErrorKind::StorageFull.into());
         }
         self.file.pwritev(bufs, position)
@@ -91,10 +96,11 @@ async fn broker_on(disk: &Arc<Fillable>) -> TestBroker {
     TestBroker::start_in(folder, |_| {}, clock, Arc::clone(disk) as Arc<dyn Disk>).await
 }
 
-fn disk() -> Arc<Fillable> {
+pub(crate) fn disk() -> Arc<Fillable> {
     Arc::new(Fillable {
         full: Arc::default(),
         free: AtomicU64::new(1 << 40),
+        refused: Arc::default(),
     })
 }
 

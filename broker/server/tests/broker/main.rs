@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod admin;
 #[cfg(test)]
+mod compaction;
+#[cfg(test)]
 mod disk;
 #[cfg(test)]
 mod fetch;
