@@ -19,8 +19,10 @@ use crate::{
     topic_config::{Effect, KEYS, Kind, Overrides, millis},
 };
 
-const TOPIC: i8 = 2;
-const BROKER: i8 = 4;
+/// Kind of resource: a topic.
+pub(super) const TOPIC: i8 = 2;
+/// Kind of resource: a broker.
+pub(super) const BROKER: i8 = 4;
 
 /// Where a value comes from, as Kafka numbers it.
 const FROM_TOPIC: i8 = 1;

@@ -466,10 +466,6 @@ async fn offsets_are_listed_by_end_and_by_time() {
         let epoch = if offset == -1 { -1 } else { 0 };
         assert_eq!(listed.leader_epoch, epoch, "{timestamp}");
     }
-    assert_eq!(
-        name(wire.list_offset("orders", 0, -4).await.error_code),
-        "UNSUPPORTED_VERSION"
-    );
     let unknown = "UNKNOWN_TOPIC_OR_PARTITION";
     assert_eq!(
         name(wire.list_offset("orders", 1, -1).await.error_code),

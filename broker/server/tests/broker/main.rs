@@ -3,6 +3,10 @@
 #[cfg(test)]
 mod admin;
 #[cfg(test)]
+mod cluster;
+#[cfg(test)]
+mod configs;
+#[cfg(test)]
 mod disk;
 #[cfg(test)]
 mod fetch;

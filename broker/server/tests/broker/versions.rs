@@ -5,18 +5,22 @@ use std::collections::BTreeMap;
 use broker_protocol::{
     ByteString, frame,
     messages::{
-        ApiVersionsRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteGroupsRequest,
-        DeleteRecordsRequest, DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest,
-        DescribeGroupsRequest, DescribeLogDirsRequest, FetchRequest, FindCoordinatorRequest,
-        HeartbeatRequest, InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest,
-        ListGroupsRequest, ListOffsetsRequest, Message, MetadataRequest, OffsetCommitRequest,
-        OffsetDeleteRequest, OffsetFetchRequest, OffsetForLeaderEpochRequest, ProduceRequest,
-        Request, SyncGroupRequest,
+        AlterConfigsRequest, AlterPartitionReassignmentsRequest, ApiVersionsRequest,
+        CreatePartitionsRequest, CreateTopicsRequest, DeleteGroupsRequest, DeleteRecordsRequest,
+        DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest, DescribeGroupsRequest,
+        DescribeLogDirsRequest, DescribeProducersRequest, DescribeTopicPartitionsRequest,
+        ElectLeadersRequest, FetchRequest, FindCoordinatorRequest, HeartbeatRequest,
+        IncrementalAlterConfigsRequest, InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest,
+        ListGroupsRequest, ListOffsetsRequest, ListPartitionReassignmentsRequest, Message,
+        MetadataRequest, OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest,
+        OffsetForLeaderEpochRequest, ProduceRequest, Request, SyncGroupRequest, alter_configs,
+        alter_partition_reassignments,
         create_partitions::CreatePartitionsTopic,
         create_topics::CreatableTopic,
         delete_records::{DeleteRecordsPartition, DeleteRecordsTopic},
         delete_topics::DeleteTopicState,
         describe_configs::DescribeConfigsResource,
+        describe_producers, elect_leaders, incremental_alter_configs,
         list_offsets::{ListOffsetsPartition, ListOffsetsTopic},
         metadata::MetadataRequestTopic,
         offset_for_leader_epoch::{OffsetForLeaderPartition, OffsetForLeaderTopic},
@@ -65,6 +69,7 @@ async fn every_version_offered_is_answered_in_its_own_form() {
     let (wire, offered) = (&mut wire, &mut offered);
     data_answers(wire, offered).await;
     topic_answers(wire, offered).await;
+    admin_answers(wire, offered).await;
     answers(wire, offered, |_| ApiVersionsRequest::default()).await;
     answers(wire, offered, |_| DescribeClusterRequest::default()).await;
     let asked = |version| FindCoordinatorRequest {
@@ -226,6 +231,59 @@ async fn topic_answers(wire: &mut Wire, offered: &mut BTreeMap<i16, (i16, i16)>)
         }
     };
     answers(wire, offered, deleted).await;
+}
+
+async fn admin_answers(wire: &mut Wire, offered: &mut BTreeMap<i16, (i16, i16)>) {
+    let replaced = |_| AlterConfigsRequest {
+        resources: vec![alter_configs::AlterConfigsResource {
+            resource_type: 2,
+            resource_name: "orders".into(),
+            configs: Vec::new(),
+        }],
+        validate_only: false,
+    };
+    answers(wire, offered, replaced).await;
+    let altered = |_| IncrementalAlterConfigsRequest {
+        resources: vec![incremental_alter_configs::AlterConfigsResource {
+            resource_type: 4,
+            resource_name: "1".into(),
+            configs: Vec::new(),
+        }],
+        validate_only: true,
+    };
+    answers(wire, offered, altered).await;
+    let elected = |_| ElectLeadersRequest {
+        topic_partitions: Some(vec![elect_leaders::TopicPartitions {
+            topic: "orders".into(),
+            partitions: vec![0, 7],
+        }]),
+        ..ElectLeadersRequest::default()
+    };
+    answers(wire, offered, elected).await;
+    let moved = |_| AlterPartitionReassignmentsRequest {
+        topics: vec![alter_partition_reassignments::ReassignableTopic {
+            name: "orders".into(),
+            partitions: vec![alter_partition_reassignments::ReassignablePartition::default()],
+        }],
+        ..AlterPartitionReassignmentsRequest::default()
+    };
+    answers(wire, offered, moved).await;
+    answers(wire, offered, |_| {
+        ListPartitionReassignmentsRequest::default()
+    })
+    .await;
+    let written = |_| DescribeProducersRequest {
+        topics: vec![describe_producers::TopicRequest {
+            name: "orders".into(),
+            partition_indexes: vec![0, 7],
+        }],
+    };
+    answers(wire, offered, written).await;
+    let paged = |_| DescribeTopicPartitionsRequest {
+        response_partition_limit: 1,
+        ..DescribeTopicPartitionsRequest::default()
+    };
+    answers(wire, offered, paged).await;
 }
 
 #[tokio::test]
