@@ -222,6 +222,11 @@ fn rows(config: &Config, advertised: &str) -> Vec<(&'static str, Kind, String)> 
             config.max_connections.to_string(),
         ),
         (
+            "max.incremental.fetch.session.cache.slots",
+            Kind::Int,
+            config.max_fetch_sessions.to_string(),
+        ),
+        (
             "message.max.bytes",
             Kind::Int,
             size(config.max_message_bytes),

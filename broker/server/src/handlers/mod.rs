@@ -71,7 +71,7 @@ const fn served(api: ApiKey, min: i16, max: i16) -> Served {
 /// the minimum, and answered with an error.
 pub(crate) const SERVED: &[Served] = &[
     served(ApiKey::Produce, 0, produce::MAX_VERSION),
-    served(ApiKey::Fetch, 4, 12),
+    served(ApiKey::Fetch, 4, 18),
     served(ApiKey::ListOffsets, 1, 10),
     served(ApiKey::Metadata, 0, 13),
     served(ApiKey::OffsetCommit, 2, 9),
@@ -207,7 +207,7 @@ pub(crate) async fn dispatch(
         }
         ApiKey::Fetch => {
             let request = Message::decode(&mut body, version)?;
-            let (response, permit) = fetch::handle(context, request).await;
+            let (response, permit) = fetch::handle(context, version, request).await;
             let frame = BytesMut::with_capacity(fetch::size_of(&response));
             Ok(Some(Reply {
                 permit,

@@ -1,4 +1,5 @@
-//! Produce 3–12; offered from 0, and 0–2 answered with `UNSUPPORTED_VERSION` for each partition.
+//! Produce 3–13; offered from 0, and 0–2 answered with `UNSUPPORTED_VERSION` for each partition. Topics by id from 13,
+//! one that is not there is `UNKNOWN_TOPIC_ID`.
 //!
 //! Exactly one batch of record format 2 a partition, kept as the bytes it came as. Deviations from Apache Kafka:
 //! compressed records are not looked into unless the topic is compacted; a codec number that does not exist is
@@ -29,7 +30,9 @@ use crate::{pool::Failed, topics::Topic};
 /// Lowest version that appends.
 pub(super) const MIN_VERSION: i16 = 3;
 /// Highest version that is served.
-pub(super) const MAX_VERSION: i16 = 12;
+pub(super) const MAX_VERSION: i16 = 13;
+/// First version that names topics by id.
+const BY_ID: i16 = 13;
 /// First version that may carry zstd.
 const ZSTD: i16 = 7;
 /// Where the record format's number lies in every format.
@@ -64,7 +67,12 @@ pub(super) async fn handle(
     let mut failure = None;
     let mut responses = Vec::with_capacity(request.topic_data.len());
     for topic_data in request.topic_data {
-        let topic = context.broker.topics.get(&topic_data.name);
+        let by_id = version >= BY_ID;
+        let topic = if by_id {
+            context.broker.topics.by_id(topic_data.topic_id)
+        } else {
+            context.broker.topics.get(&topic_data.name)
+        };
         let mut partition_responses = Vec::with_capacity(topic_data.partition_data.len());
         for data in topic_data.partition_data {
             let index = data.index;
@@ -78,6 +86,7 @@ pub(super) async fn handle(
                     "only the broker writes to its own topics",
                 ),
                 Some(topic) => append(context, version, acks, topic, data).await,
+                None if by_id => refuse(ErrorCode::UnknownTopicId, "no topic of this id"),
                 None if TopicName::try_from(topic_data.name.clone()).is_err() => {
                     refuse(ErrorCode::InvalidTopicException, "not a topic name")
                 }
@@ -103,8 +112,8 @@ pub(super) async fn handle(
         }
         responses.push(TopicProduceResponse {
             name: topic_data.name,
+            topic_id: topic_data.topic_id,
             partition_responses,
-            ..TopicProduceResponse::default()
         });
     }
     match failure {

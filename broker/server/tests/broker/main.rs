@@ -11,6 +11,8 @@ mod disk;
 #[cfg(test)]
 mod fetch;
 #[cfg(test)]
+mod fetch_sessions;
+#[cfg(test)]
 mod groups;
 #[cfg(test)]
 mod hostile;
