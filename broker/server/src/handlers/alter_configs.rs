@@ -153,8 +153,12 @@ pub(super) async fn change(
     let (broker, validate_only) = (Arc::clone(context.broker), target.validate_only);
     let change = move || {
         let edit = |overrides: &Overrides| {
-            edit(&broker.config, overrides)
-                .map_err(|(code, message)| ChangeError::Setting { code, message })
+            let edited = edit(&broker.config, overrides).and_then(|edited| {
+                topic_config::check_together(&edited)
+                    .map_err(|message| (ErrorCode::InvalidConfig, message))?;
+                Ok(edited)
+            });
+            edited.map_err(|(code, message)| ChangeError::Setting { code, message })
         };
         broker.topics.configure(&name, validate_only, edit)
     };

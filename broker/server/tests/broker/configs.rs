@@ -227,6 +227,13 @@ async fn each_resource_has_its_own_outcome_and_a_refused_one_is_left_as_it_was()
         (vec![("retention.ms", SET, None)], "INVALID_REQUEST"),
         (vec![("retention.ms", 4, Some("5"))], "INVALID_REQUEST"),
         (vec![("nonsense", SET, Some("5"))], "INVALID_CONFIG"),
+        (
+            vec![
+                ("max.compaction.lag.ms", SET, Some("5")),
+                ("min.compaction.lag.ms", SET, Some("6")),
+            ],
+            "INVALID_CONFIG",
+        ),
         (vec![], "NONE"),
     ] {
         assert_eq!(

@@ -81,10 +81,10 @@ async fn a_session_tells_only_what_is_new_and_serves_in_turns() {
 
     let nothing = wire.call(&fetch(id, 1, vec![]), BY_NAME).await;
     assert_eq!((nothing.session_id, shape(&nothing)), (id, vec![]));
-    for (topic, partition) in [("a", 0), ("a", 1), ("b", 0)] {
+    for (topic, partition) in [("a", 0), ("a", 0), ("a", 1), ("b", 0)] {
         wire.append(topic, partition, batch(&["x"])).await;
     }
-    // Room for one batch: the partitions take turns.
+    // Room for one batch: the partitions take turns, also when the first has more.
     let small = |epoch, topics| FetchRequest {
         max_bytes: 1,
         ..fetch(id, epoch, topics)
