@@ -189,19 +189,30 @@ pub(crate) async fn dispatch(
     if api == ApiKey::Produce && version < produce::MIN_VERSION {
         return produce::refuse_old(body, &header);
     }
+    call(context, api, &header, body).await
+}
+
+/// Runs the handler of an API that is served in this version.
+async fn call(
+    context: &Context<'_>,
+    api: ApiKey,
+    header: &RequestHeader,
+    mut body: Bytes,
+) -> Result<Option<Reply>, Refused> {
+    let version = header.api_version;
     /// Decodes, calls, encodes.
     macro_rules! answer {
         ($module:ident::$handler:ident($($argument:expr),*)$(.$await:tt)?) => {{
             let request = Message::decode(&mut body, version)?;
             let response = $module::$handler($($argument,)* request)$(.$await)?;
-            Ok(Some(reply(&response, version, &header)?))
+            Ok(Some(reply(&response, version, header)?))
         }};
     }
     match api {
         ApiKey::Produce => {
             let request = Message::decode(&mut body, version)?;
             match produce::handle(context, version, request).await? {
-                Some(response) => Ok(Some(reply(&response, version, &header)?)),
+                Some(response) => Ok(Some(reply(&response, version, header)?)),
                 None => Ok(None),
             }
         }
@@ -211,7 +222,7 @@ pub(crate) async fn dispatch(
             let frame = BytesMut::with_capacity(fetch::size_of(&response));
             Ok(Some(Reply {
                 permit,
-                ..reply_into(frame, &response, version, &header)?
+                ..reply_into(frame, &response, version, header)?
             }))
         }
         ApiKey::ListOffsets => answer!(list_offsets::handle(context, version).await),
@@ -250,14 +261,14 @@ pub(crate) async fn dispatch(
         ApiKey::ListPartitionReassignments => {
             let request = Message::decode(&mut body, version)?;
             let response = list_partition_reassignments::handle(&request);
-            Ok(Some(reply(&response, version, &header)?))
+            Ok(Some(reply(&response, version, header)?))
         }
         ApiKey::DescribeProducers => answer!(describe_producers::handle(context)),
         ApiKey::DescribeTopicPartitions => answer!(describe_topic_partitions::handle(context)),
         ApiKey::DescribeCluster => {
             let request = Message::decode(&mut body, version)?;
             let response = describe_cluster::handle(context, &request);
-            Ok(Some(reply(&response, version, &header)?))
+            Ok(Some(reply(&response, version, header)?))
         }
         _ => Err(Refused::NotServed { api, version }),
     }
