@@ -45,6 +45,7 @@ pub use error::{Error, ErrorKind, Rejected, Result};
 pub use leader_epochs::EpochEnd;
 pub use log_dir::{LogDir, Opened};
 pub use partition_log::{Flush, Flushed, PartitionLog};
+pub use producer_state::ActiveProducer;
 pub use reader::{LogSlice, Offsets, PartitionReader, ReadLimits, TimestampedOffset};
 pub use recovery::{Cut, RecoveryReport};
 pub use retention::{DeletedSegment, Expiry};

@@ -32,7 +32,7 @@ use crate::error::{Error, Result};
 use crate::file_pool::FilePool;
 use crate::leader_epochs::{EpochEnd, LeaderEpochs};
 use crate::log_dir::Checkpoints;
-use crate::producer_state::ProducerStates;
+use crate::producer_state::{ActiveProducer, ProducerStates};
 use crate::reader::{Offsets, PartitionReader, Shared};
 use crate::scan::HeaderWalk;
 use crate::segment::{MAX_SEGMENT_BYTES, Segment};
@@ -206,6 +206,12 @@ impl PartitionLog {
     #[must_use]
     pub fn end_offset_for_leader_epoch(&self, leader_epoch: i32) -> EpochEnd {
         self.epochs.end_offset_for(leader_epoch, self.log_end)
+    }
+
+    /// The idempotent producers that are remembered, in no order; about 32 bytes each.
+    #[must_use]
+    pub fn active_producers(&self) -> Vec<ActiveProducer> {
+        self.producers.active()
     }
 
     /// Forgets idempotent producers that have been idle for [`LogConfig::producer_id_expiration_ms`].

@@ -54,6 +54,19 @@ pub(crate) struct ProducerStates {
     producers: HashMap<i64, Producer>,
 }
 
+/// An idempotent producer that a partition remembers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ActiveProducer {
+    /// Its id.
+    pub producer_id: i64,
+    /// The newest epoch it wrote under.
+    pub producer_epoch: i16,
+    /// Sequence of its last record under that epoch, if it wrote one.
+    pub last_sequence: Option<i32>,
+    /// The largest timestamp of its last batch in milliseconds since 1970; when it was seen, if it wrote none.
+    pub last_timestamp_ms: i64,
+}
+
 /// Sequences wrap from `i32::MAX` to 0.
 fn add_sequence(sequence: i32, records: i32) -> i32 {
     let sum = (i64::from(sequence) + i64::from(records)) & i64::from(i32::MAX);
@@ -171,6 +184,21 @@ impl ProducerStates {
             Some((*id, last.end_offset))
         });
         ends.collect()
+    }
+
+    /// Every producer that is not forgotten, in no order.
+    pub(crate) fn active(&self) -> Vec<ActiveProducer> {
+        let producers = self.producers.iter();
+        let active = producers.map(|(&producer_id, producer)| {
+            let last = producer.batches.back();
+            ActiveProducer {
+                producer_id,
+                producer_epoch: producer.epoch,
+                last_sequence: last.map(|sent| sent.last_sequence),
+                last_timestamp_ms: last.map_or(producer.seen_ms, |sent| sent.timestamp_ms),
+            }
+        });
+        active.collect()
     }
 
     /// Forgets producers that have been idle since before `since_ms`.

@@ -14,6 +14,7 @@ use crate::{
     clock::{Clock, SystemClock},
     config::Config,
     error::Error,
+    fetch_sessions::FetchSessions,
     group::Coordinator,
     housekeeping, listener,
     metadata_store::EmbeddedMetadata,
@@ -47,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) request_budget: Arc<Semaphore>,
     /// Bytes of records that may still be put into answers.
     pub(crate) fetch_budget: Arc<Semaphore>,
+    /// What clients fetch.
+    pub(crate) fetch_sessions: FetchSessions,
     /// What keeps a part of the disk free.
     pub(crate) space: Space,
     producer_ids: Mutex<std::ops::Range<i64>>,
@@ -165,6 +168,7 @@ impl Broker {
         let shared = Shared {
             request_budget: budget(config.request_bytes_in_flight),
             fetch_budget: budget(config.fetch_bytes_in_flight),
+            fetch_sessions: FetchSessions::new(config.max_fetch_sessions),
             pool,
             groups: Arc::new(groups),
             space: Space::new(config.min_free_bytes.as_u64()),

@@ -100,6 +100,10 @@ pub struct Config {
     /// only. Default 256 MiB. No Kafka property.
     #[serde(with = "exact_size")]
     pub fetch_bytes_in_flight: ByteSize,
+    /// Fetch sessions (KIP-227) that are remembered; beyond them one that was not used for 2 min, or a smaller one,
+    /// gives way, else the client sends full requests. 0 for none. Default 1000.
+    /// Kafka: `max.incremental.fetch.session.cache.slots`.
+    pub max_fetch_sessions: usize,
     /// Bytes kept free on the disk of the logs: below it produce requests get a storage error, all else goes
     /// on. 0 keeps none. Default 64 MiB. No Kafka property.
     #[serde(with = "exact_size")]
@@ -164,6 +168,7 @@ impl Default for Config {
             fetch_max_bytes: ByteSize::mib(55),
             request_bytes_in_flight: ByteSize::mib(256),
             fetch_bytes_in_flight: ByteSize::mib(256),
+            max_fetch_sessions: 1000,
             min_free_bytes: ByteSize::mib(64),
             flush_on_shutdown: true,
             drain_timeout: Duration::from_secs(10),

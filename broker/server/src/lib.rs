@@ -9,6 +9,7 @@
 //! - [`Config`]: what an operator can set. [`Broker`]: opened on a directory, served on a listener.
 //! - `handlers`: one file an API, and the table of the versions served.
 //! - `topics`, `metadata_store`: what exists, durable before it shows; the seam for another metadata store.
+//! - `fetch_sessions`: what clients fetch, so that they need not say it each time.
 //! - `group`: consumer groups and their offsets.
 //! - `partition`: one partition's log, its readers and the fetches that wait on it.
 //! - `housekeeping`: what happens without a request: rolling, retention, flushes, checkpoints.
@@ -32,6 +33,7 @@ mod config;
 mod connection;
 mod durable;
 mod error;
+mod fetch_sessions;
 mod group;
 mod handlers;
 mod housekeeping;

@@ -402,6 +402,21 @@ pub(crate) fn check(name: &str, value: Option<&str>) -> Result<(), String> {
     }
 }
 
+/// Checks settings, each of which passed [`check`], beside each other.
+///
+/// # Errors
+/// The sentence to answer with `INVALID_CONFIG`.
+pub(crate) fn check_together(overrides: &Overrides) -> Result<(), String> {
+    let (least, most) = ("min.compaction.lag.ms", "max.compaction.lag.ms");
+    let whole = |name| overrides.get(name)?.trim().parse::<i64>().ok();
+    match (whole(least), whole(most)) {
+        (Some(at_least), Some(at_most)) if at_least > at_most => Err(format!(
+            "{least} ({at_least}) must not be above {most} ({at_most})"
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// A topic's settings ready for use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TopicConfig {
@@ -557,6 +572,21 @@ mod tests {
             assert!(error.contains(part), "{name}={value}: {error}");
         }
         assert!(check("retention.ms", None).unwrap_err().contains("null"));
+    }
+
+    #[test]
+    fn settings_that_contradict_each_other_are_refused() {
+        let lags = |least: &str, most: &str| -> Overrides {
+            [
+                ("min.compaction.lag.ms", least),
+                ("max.compaction.lag.ms", most),
+            ]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into()
+        };
+        assert_eq!(check_together(&lags("5", "5")), Ok(()));
+        let error = check_together(&lags("6", "5")).unwrap_err();
+        assert!(error.contains("min.compaction.lag.ms (6)"), "{error}");
     }
 
     #[test]

@@ -94,6 +94,9 @@ pub(crate) enum ChangeError {
     /// A topic only grows.
     #[error("the topic has {current} partitions, which is not below the {wanted} asked for")]
     NotMore { current: usize, wanted: usize },
+    /// A setting is not what a topic may have.
+    #[error("{message}")]
+    Setting { code: ErrorCode, message: String },
     /// The metadata could not be written.
     #[error(transparent)]
     Metadata(#[from] Error),
@@ -120,6 +123,7 @@ impl ChangeError {
             }
             Self::TooMany { .. } => ErrorCode::PolicyViolation,
             Self::NotMore { .. } => ErrorCode::InvalidPartitions,
+            Self::Setting { code, .. } => *code,
             Self::Metadata(_) => ErrorCode::KafkaStorageError,
             Self::Log(error) => error.error_code(),
         }
@@ -400,6 +404,45 @@ impl Topics {
         }
         self.check_limit(self.read(|index| index.partitions), total - current)?;
         Ok(topic)
+    }
+
+    /// Gives a topic the settings that `edit` makes of its present ones: durable before they show, in force for
+    /// whatever is appended afterwards. With `validate_only` nothing changes. Blocks on the disk.
+    ///
+    /// # Errors
+    /// No such topic, what `edit` refuses, or metadata that cannot be written: then nothing has changed.
+    pub(crate) fn configure(
+        &self,
+        name: &TopicName,
+        validate_only: bool,
+        edit: impl FnOnce(&Overrides) -> Result<Overrides, ChangeError>,
+    ) -> Result<(), ChangeError> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = self.get(name.as_str()).ok_or(ChangeError::Unknown)?;
+        let overrides = edit(&old.overrides)?;
+        if validate_only || overrides == old.overrides {
+            return Ok(());
+        }
+        let topic = Topic {
+            name: old.name.clone(),
+            topic_id: old.topic_id,
+            config: TopicConfig::new(&self.config, &overrides),
+            overrides,
+            partitions: old.partitions.clone(),
+        };
+        self.store.update_topic(&topic.name, &topic.record())?;
+        info!(topic = %name, "settings changed");
+        let topic = self.publish(topic);
+        for partition in topic.partitions.iter().flatten() {
+            let set = partition.with_log(|log| {
+                log.set_config(topic.config.log_config());
+                Ok(())
+            });
+            if let Err(error) = set {
+                warn!(partition = %partition.id(), error = error.message(), "settings not applied");
+            }
+        }
+        Ok(())
     }
 
     /// Takes a topic away, then its directories; gone for good when it returns. Blocks on the disk.

@@ -3,7 +3,7 @@
 use super::prelude::*;
 
 api! {
-    DescribeCluster = 60, versions 0..=1, flexible 0..,
+    DescribeCluster = 60, versions 0..=2, flexible 0..,
     DescribeClusterRequest => DescribeClusterResponse;
 
     /// Asks for the cluster.
@@ -12,6 +12,8 @@ api! {
         include_cluster_authorized_operations: bool [..],
         /// 1 for brokers, 2 for controllers.
         endpoint_type: i8 [1..] = 1,
+        /// Whether to list brokers that are fenced.
+        include_fenced_brokers: bool [2..],
     }
 
     /// The cluster.
@@ -44,5 +46,7 @@ api! {
         port: i32 [..],
         /// Rack, null when none is configured.
         rack: Option<ByteString> [..] nullable = None,
+        /// Whether it is fenced.
+        is_fenced: bool [2..],
     }
 }

@@ -3,7 +3,7 @@
 use super::prelude::*;
 
 api! {
-    Fetch = 1, versions 4..=17, flexible 12.., FetchRequest => FetchResponse;
+    Fetch = 1, versions 4..=18, flexible 12.., FetchRequest => FetchResponse;
 
     /// Reads from several partitions, each from an offset on, waiting until there is enough.
     pub struct FetchRequest {
@@ -67,6 +67,8 @@ api! {
         partition_max_bytes: i32 [..],
         /// Directory id of a follower.
         replica_directory_id: Uuid [17..] tag(0) ignorable,
+        /// High watermark that a follower knows, −1 when it knows none, `i64::MAX` from those that do not tell.
+        high_watermark: i64 [18..] tag(1) ignorable = i64::MAX,
     }
 
     /// A topic to take out of the session.

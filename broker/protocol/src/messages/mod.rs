@@ -148,11 +148,22 @@ apis! {
     OffsetForLeaderEpoch = offset_for_leader_epoch,
         OffsetForLeaderEpochRequest => OffsetForLeaderEpochResponse;
     DescribeConfigs = describe_configs, DescribeConfigsRequest => DescribeConfigsResponse;
+    AlterConfigs = alter_configs, AlterConfigsRequest => AlterConfigsResponse;
     DescribeLogDirs = describe_log_dirs, DescribeLogDirsRequest => DescribeLogDirsResponse;
     CreatePartitions = create_partitions, CreatePartitionsRequest => CreatePartitionsResponse;
     DeleteGroups = delete_groups, DeleteGroupsRequest => DeleteGroupsResponse;
+    ElectLeaders = elect_leaders, ElectLeadersRequest => ElectLeadersResponse;
+    IncrementalAlterConfigs = incremental_alter_configs,
+        IncrementalAlterConfigsRequest => IncrementalAlterConfigsResponse;
+    AlterPartitionReassignments = alter_partition_reassignments,
+        AlterPartitionReassignmentsRequest => AlterPartitionReassignmentsResponse;
+    ListPartitionReassignments = list_partition_reassignments,
+        ListPartitionReassignmentsRequest => ListPartitionReassignmentsResponse;
     OffsetDelete = offset_delete, OffsetDeleteRequest => OffsetDeleteResponse;
     DescribeCluster = describe_cluster, DescribeClusterRequest => DescribeClusterResponse;
+    DescribeProducers = describe_producers, DescribeProducersRequest => DescribeProducersResponse;
+    DescribeTopicPartitions = describe_topic_partitions,
+        DescribeTopicPartitionsRequest => DescribeTopicPartitionsResponse;
 }
 
 impl ApiKey {

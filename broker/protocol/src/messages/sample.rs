@@ -150,6 +150,12 @@ impl<T: Sample> Sample for Vec<T> {
     }
 }
 
+impl<T: Sample> Sample for Box<T> {
+    fn sample(sampler: &mut Sampler, form: Form) -> Self {
+        Self::new(T::sample(sampler, form.nullable(false)))
+    }
+}
+
 impl<T: Sample> Sample for Option<T> {
     fn sample(sampler: &mut Sampler, form: Form) -> Self {
         if form.nullable && sampler.shape() == Shape::Null {

@@ -84,10 +84,17 @@ for_each_message! {
     InitProducerIdRequest InitProducerIdResponse
     OffsetForLeaderEpochRequest OffsetForLeaderEpochResponse
     DescribeConfigsRequest DescribeConfigsResponse
+    AlterConfigsRequest AlterConfigsResponse
     DescribeLogDirsRequest DescribeLogDirsResponse
     CreatePartitionsRequest CreatePartitionsResponse
     DeleteGroupsRequest DeleteGroupsResponse
-    DescribeClusterRequest DescribeClusterResponse;
+    ElectLeadersRequest ElectLeadersResponse
+    IncrementalAlterConfigsRequest IncrementalAlterConfigsResponse
+    AlterPartitionReassignmentsRequest AlterPartitionReassignmentsResponse
+    ListPartitionReassignmentsRequest ListPartitionReassignmentsResponse
+    DescribeClusterRequest DescribeClusterResponse
+    DescribeProducersRequest DescribeProducersResponse
+    DescribeTopicPartitionsRequest DescribeTopicPartitionsResponse;
     without_tags:
     OffsetDeleteRequest OffsetDeleteResponse
 }
@@ -130,7 +137,6 @@ fn decode_whole<O: Message>(bytes: &Bytes, version: i16) -> O {
 
 /// Fields they have and we do not: of versions above ours.
 const NEWER_FIELDS: &[(&str, &str)] = &[
-    ("FetchPartition", "high_watermark"),
     ("InitProducerIdRequest", "enable_2_pc"),
     ("InitProducerIdRequest", "keep_prepared_txn"),
     ("InitProducerIdResponse", "ongoing_txn_producer_id"),
@@ -139,8 +145,6 @@ const NEWER_FIELDS: &[(&str, &str)] = &[
     ("OffsetFetchResponseTopics", "topic_id"),
     ("OffsetCommitRequestTopic", "topic_id"),
     ("OffsetCommitResponseTopic", "topic_id"),
-    ("DescribeClusterRequest", "include_fenced_brokers"),
-    ("DescribeClusterBroker", "is_fenced"),
 ];
 
 /// Their `Debug` output without what we do not have: unknown tagged fields, and newer fields.
@@ -419,24 +423,24 @@ fn null_is_refused_where_the_version_does_not_allow_it() {
 #[test]
 fn versions_outside_the_table_are_refused() {
     let error = messages::FetchRequest::default()
-        .encode(&mut BytesMut::new(), 18)
+        .encode(&mut BytesMut::new(), 19)
         .unwrap_err();
     assert_eq!(
         error.fault(),
         &EncodeFault::UnsupportedVersion {
-            version: 18,
+            version: 19,
             min: 4,
-            max: 17
+            max: 18
         }
     );
-    for version in [-1, 3, 18, i16::MAX, i16::MIN] {
+    for version in [-1, 3, 19, i16::MAX, i16::MIN] {
         let error = messages::FetchRequest::decode(&mut Bytes::new(), version).unwrap_err();
         assert_eq!(
             error.fault(),
             &DecodeFault::UnsupportedVersion {
                 version,
                 min: 4,
-                max: 17
+                max: 18
             }
         );
     }

@@ -299,6 +299,41 @@ impl<T: Wire> Wire for Option<Vec<T>> {
     }
 }
 
+/// A struct that may be null: a byte, negative for null, and the struct.
+impl<T: Wire> Wire for Option<Box<T>> {
+    fn empty() -> Self {
+        None
+    }
+
+    fn min_len(_: Form) -> usize {
+        1
+    }
+
+    fn write(&self, out: &mut BytesMut, form: Form) -> Result<(), EncodeError> {
+        match self {
+            Some(value) => {
+                out.put_i8(1);
+                value.write(out, form.nullable(false))
+            }
+            None if form.nullable => {
+                out.put_i8(-1);
+                Ok(())
+            }
+            None => Err(EncodeFault::Null {
+                version: form.version,
+            }
+            .into()),
+        }
+    }
+
+    fn read(buf: &mut Bytes, form: Form) -> Result<Self, DecodeError> {
+        if get_i8(buf)? < 0 {
+            return form.null();
+        }
+        T::read(buf, form.nullable(false)).map(|value| Some(Box::new(value)))
+    }
+}
+
 /// Reads `count` elements. What is allocated ahead never exceeds the bytes that remain, whatever the count
 /// says; beyond that the vector grows with elements that were really there.
 fn read_elements<T: Wire>(

@@ -79,6 +79,8 @@ async fn create(
         let value = config.value.as_deref().unwrap_or_default();
         overrides.insert(config.name.to_string(), value.to_owned());
     }
+    topic_config::check_together(&overrides)
+        .map_err(|message| (ErrorCode::InvalidConfig, message))?;
     let broker = Arc::clone(context.broker);
     let configs = describe(&broker, &overrides);
     let change = move || {

@@ -1,4 +1,4 @@
-//! `DescribeCluster` 0–1: this broker. There are no separate controllers to ask for.
+//! `DescribeCluster` 0–2: this broker, which is never fenced. There are no separate controllers to ask for.
 
 use broker_protocol::{
     ErrorCode,

@@ -19,8 +19,10 @@ use crate::{
     topic_config::{Effect, KEYS, Kind, Overrides, bytes_as_long, millis, unlimited},
 };
 
-const TOPIC: i8 = 2;
-const BROKER: i8 = 4;
+/// Kind of resource: a topic.
+pub(super) const TOPIC: i8 = 2;
+/// Kind of resource: a broker.
+pub(super) const BROKER: i8 = 4;
 
 /// Where a value comes from, as Kafka numbers it.
 const FROM_TOPIC: i8 = 1;
@@ -258,6 +260,11 @@ fn rows(config: &Config, advertised: &str) -> Vec<(&'static str, Kind, String)> 
             "max.connections",
             Kind::Int,
             config.max_connections.to_string(),
+        ),
+        (
+            "max.incremental.fetch.session.cache.slots",
+            Kind::Int,
+            config.max_fetch_sessions.to_string(),
         ),
         (
             "message.max.bytes",

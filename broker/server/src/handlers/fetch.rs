@@ -1,15 +1,17 @@
-//! Fetch 4–12: whole batches from an offset on, waiting for them up to `max_wait_ms`.
+//! Fetch 4–18: whole batches from an offset on, waiting for them up to `max_wait_ms`; in sessions from 7, topics by
+//! id from 13.
 //!
-//! Deviations from Apache Kafka: no fetch sessions, the answer's session id is always 0 (which clients take as
-//! "send every request in full"); followers are served like consumers; records end at a batch's end, never
-//! within one.
+//! A topic id that stood for a topic which was made again since is `INCONSISTENT_TOPIC_ID` in a session that knew it,
+//! any other that is not there `UNKNOWN_TOPIC_ID`. Deviations from Apache Kafka: followers are served like consumers;
+//! records end at a batch's end, never within one; a request without partitions opens no session, and sessions hold
+//! a bounded number of partitions (see `fetch_sessions`).
 //!
 //! ```text
-//!  resolve ─► slice (index only) ─► enough? ─no─► wait for an append ─┐
+//!  session ─► resolve ─► slice (index only) ─► enough? ─no─► wait for an append ─┐
 //!                 ▲                    │ yes, or time is up           │
 //!                 └────────────────────┼───────────────────────────────┘
 //!                                      ▼
-//!                           permit for the bytes ─► read ─► answer
+//!                           permit for the bytes ─► read ─► session ─► answer
 //! ```
 
 use std::{
@@ -28,23 +30,28 @@ use broker_protocol::{
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::warn;
+use uuid::Uuid;
 
 use super::Context;
 use crate::{
+    fetch_sessions::{Answered, Asked, TopicRef},
     partition::{Partition, Watch},
     pool::Failed,
+    topics::Topic,
 };
 
 /// Up to so many bytes are read on the runtime thread: less than a hop to the pool costs, if they are in the
 /// page cache, as what was just written is.
 const INLINE_READ: usize = 64 * 1024;
+/// First version that names topics by id.
+const BY_ID: i16 = 13;
 /// Isolation level that reads only below the last stable offset.
 const READ_COMMITTED: i8 = 1;
 
-/// One partition of the request, looked up.
+/// One partition of the request or its session, looked up.
 struct Wanted {
     partition: Result<Arc<Partition>, ErrorCode>,
-    request: FetchPartition,
+    asked: Asked,
 }
 
 /// What one partition gives, before its bytes are read.
@@ -67,53 +74,69 @@ struct Round {
 
 pub(super) async fn handle(
     context: &Context<'_>,
-    request: FetchRequest,
+    version: i16,
+    mut request: FetchRequest,
 ) -> (FetchResponse, Option<OwnedSemaphorePermit>) {
-    if request.session_id != 0 && request.session_epoch > 0 {
-        let error_code = ErrorCode::FetchSessionIdNotFound.code();
-        return (
-            FetchResponse {
+    let sessions = &context.broker.fetch_sessions;
+    let begun = sessions.begin(&mut request, version >= BY_ID, Instant::now());
+    let (turn, asked) = match begun {
+        Ok(begun) => begun,
+        Err(code) => {
+            let error_code = code.code();
+            let refused = FetchResponse {
                 error_code,
                 ..FetchResponse::default()
-            },
-            None,
-        );
-    }
+            };
+            return (refused, None);
+        }
+    };
     let committed = request.isolation_level == READ_COMMITTED;
-    let topics = request
-        .topics
-        .iter()
-        .map(|topic| (topic.topic.clone(), topic.partitions.len()));
-    let topics: Vec<(ByteString, usize)> = topics.collect();
     let max_bytes = at_most(
         request.max_bytes,
         context.broker.config.fetch_max_bytes.as_u64(),
     );
+    let wanted = resolve(context, asked);
     let (max_wait_ms, min_bytes) = (request.max_wait_ms, request.min_bytes);
-    let wanted = resolve(context, request);
     let round = wait_for_enough(context, &wanted, max_wait_ms, min_bytes, max_bytes).await;
     let (records, permit) = read(context, &wanted, round).await;
 
-    let mut records = wanted.iter().zip(records);
-    let responses = topics
-        .into_iter()
-        .map(|(topic, partitions)| FetchableTopicResponse {
-            topic,
-            partitions: records
-                .by_ref()
-                .take(partitions)
-                .map(|(wanted, (found, records))| describe(wanted, &found, records, committed))
-                .collect(),
-            ..FetchableTopicResponse::default()
-        });
-    let responses = responses.collect();
-    (
-        FetchResponse {
-            responses,
-            ..FetchResponse::default()
-        },
-        permit,
-    )
+    let answered = wanted.into_iter().zip(records);
+    let answered = answered.map(|(wanted, (found, records))| Answered {
+        data: describe(&wanted, &found, records, committed),
+        asked: wanted.asked,
+    });
+    let answer = sessions.finish(turn, answered.collect(), Instant::now());
+    let response = FetchResponse {
+        error_code: answer.error.code(),
+        session_id: answer.session_id,
+        responses: by_topic(answer.partitions),
+        ..FetchResponse::default()
+    };
+    (response, permit)
+}
+
+/// Puts neighbours of one topic together.
+fn by_topic(partitions: Vec<Answered>) -> Vec<FetchableTopicResponse> {
+    let mut topics: Vec<FetchableTopicResponse> = Vec::new();
+    let mut last: Option<TopicRef> = None;
+    for Answered { asked, data } in partitions {
+        if last.as_ref() != Some(&asked.topic) {
+            let (topic, topic_id) = match &asked.topic {
+                TopicRef::Name(name) => (name.clone(), Uuid::nil()),
+                TopicRef::Id(id) => (ByteString::new(), *id),
+            };
+            topics.push(FetchableTopicResponse {
+                topic,
+                topic_id,
+                ..FetchableTopicResponse::default()
+            });
+            last = Some(asked.topic);
+        }
+        if let Some(topic) = topics.last_mut() {
+            topic.partitions.push(data);
+        }
+    }
+    topics
 }
 
 /// About the bytes that a response takes on the wire, so that records are copied once.
@@ -130,23 +153,41 @@ fn at_most(limit: i32, cap: u64) -> usize {
     usize::try_from(limit).unwrap_or(0).min(cap)
 }
 
-fn resolve(context: &Context<'_>, request: FetchRequest) -> Vec<Wanted> {
-    let mut wanted = Vec::new();
-    for topic in request.topics {
-        let found = context.broker.topics.get(&topic.topic);
-        for request in topic.partitions {
-            let partition = found.as_ref().ok_or(ErrorCode::UnknownTopicOrPartition);
-            let partition = partition
-                .and_then(|topic| topic.partition(request.partition))
-                .cloned();
-            let partition = partition.and_then(|partition| {
-                partition.check_leader_epoch(request.current_leader_epoch)?;
-                Ok(partition)
-            });
-            wanted.push(Wanted { partition, request });
-        }
+/// Looks each topic up once, as long as its partitions come one after the other.
+fn resolve(context: &Context<'_>, asked: Vec<Asked>) -> Vec<Wanted> {
+    let mut last: Option<(TopicRef, Result<Arc<Topic>, ErrorCode>)> = None;
+    let resolved = asked.into_iter().map(|mut asked| {
+        let found = match &last {
+            Some((topic, found)) if *topic == asked.topic => found.clone(),
+            _ => {
+                let found = find(context, &asked);
+                last = Some((asked.topic.clone(), found.clone()));
+                found
+            }
+        };
+        let partition = found.and_then(|topic| {
+            let partition = topic.partition(asked.request.partition)?;
+            partition.check_leader_epoch(asked.request.current_leader_epoch)?;
+            asked.known_as = Some(topic.name.clone());
+            Ok(Arc::clone(partition))
+        });
+        Wanted { partition, asked }
+    });
+    resolved.collect()
+}
+
+fn find(context: &Context<'_>, asked: &Asked) -> Result<Arc<Topic>, ErrorCode> {
+    let topics = &context.broker.topics;
+    match &asked.topic {
+        TopicRef::Name(name) => topics.get(name).ok_or(ErrorCode::UnknownTopicOrPartition),
+        TopicRef::Id(id) => topics.by_id(*id).ok_or_else(|| {
+            let known = asked.known_as.as_ref();
+            match known.and_then(|name| topics.get(name.as_str())) {
+                Some(_) => ErrorCode::InconsistentTopicId,
+                None => ErrorCode::UnknownTopicId,
+            }
+        }),
     }
-    wanted
 }
 
 /// Looks until there are `min_bytes`, something urgent, no time left or the broker stops. Sleeps in between;
@@ -205,7 +246,8 @@ fn look(wanted: &[Wanted], max_bytes: usize) -> Round {
         bytes: 0,
         urgent: false,
     };
-    for Wanted { partition, request } in wanted {
+    for Wanted { partition, asked } in wanted {
+        let request = &asked.request;
         let found = match partition {
             Ok(partition) => {
                 let left = max_bytes.saturating_sub(round.bytes);
@@ -242,6 +284,10 @@ fn look_at(partition: &Partition, request: &FetchPartition, limits: ReadLimits) 
     let reader = partition.reader();
     if request.last_fetched_epoch >= 0 {
         let end = partition.end_of_leader_epoch(request.last_fetched_epoch);
+        if end.leader_epoch < 0 || end.end_offset < 0 {
+            // An epoch that the log cannot place: Kafka has the client start over, too.
+            return Found::Error(ErrorCode::OffsetOutOfRange, Some(reader.offsets()));
+        }
         if end.leader_epoch < request.last_fetched_epoch || end.end_offset < request.fetch_offset {
             let end = EpochEndOffset {
                 epoch: end.leader_epoch,
@@ -355,7 +401,7 @@ fn keep_one_batch(wanted: &[Wanted], found: &mut [Found]) -> usize {
                 min_one_batch: true,
                 up_to_offset,
             };
-            reader.slice(wanted.request.fetch_offset, limits).ok()
+            reader.slice(wanted.asked.request.fetch_offset, limits).ok()
         });
         kept += one.as_ref().map_or(0, LogSlice::len);
         *slice = one;
@@ -365,7 +411,7 @@ fn keep_one_batch(wanted: &[Wanted], found: &mut [Found]) -> usize {
 
 fn describe(wanted: &Wanted, found: &Found, records: Bytes, committed: bool) -> PartitionData {
     let answer = PartitionData {
-        partition_index: wanted.request.partition,
+        partition_index: wanted.asked.request.partition,
         aborted_transactions: committed.then(Vec::new),
         records: Some(records),
         ..PartitionData::default()

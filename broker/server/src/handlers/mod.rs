@@ -19,6 +19,8 @@ use tracing::{error, trace};
 
 use crate::{broker::Shared, config};
 
+mod alter_configs;
+mod alter_partition_reassignments;
 mod api_versions;
 mod create_partitions;
 mod create_topics;
@@ -29,14 +31,19 @@ mod describe_cluster;
 mod describe_configs;
 mod describe_groups;
 mod describe_log_dirs;
+mod describe_producers;
+mod describe_topic_partitions;
+mod elect_leaders;
 mod fetch;
 mod find_coordinator;
 mod heartbeat;
+mod incremental_alter_configs;
 mod init_producer_id;
 mod join_group;
 mod leave_group;
 mod list_groups;
 mod list_offsets;
+mod list_partition_reassignments;
 mod metadata;
 mod offset_commit;
 mod offset_delete;
@@ -65,8 +72,8 @@ const fn served(api: ApiKey, min: i16, max: i16) -> Served {
 /// the minimum, and answered with an error.
 pub(crate) const SERVED: &[Served] = &[
     served(ApiKey::Produce, 0, produce::MAX_VERSION),
-    served(ApiKey::Fetch, 4, 12),
-    served(ApiKey::ListOffsets, 1, 7),
+    served(ApiKey::Fetch, 4, 18),
+    served(ApiKey::ListOffsets, 1, 10),
     served(ApiKey::Metadata, 0, 13),
     served(ApiKey::OffsetCommit, 2, 9),
     served(ApiKey::OffsetFetch, 1, 9),
@@ -84,11 +91,18 @@ pub(crate) const SERVED: &[Served] = &[
     served(ApiKey::InitProducerId, 0, 4),
     served(ApiKey::OffsetForLeaderEpoch, 2, 4),
     served(ApiKey::DescribeConfigs, 1, 4),
+    served(ApiKey::AlterConfigs, 0, 2),
     served(ApiKey::DescribeLogDirs, 1, 4),
     served(ApiKey::CreatePartitions, 0, 3),
     served(ApiKey::DeleteGroups, 0, 2),
+    served(ApiKey::ElectLeaders, 0, 2),
+    served(ApiKey::IncrementalAlterConfigs, 0, 1),
+    served(ApiKey::AlterPartitionReassignments, 0, 1),
+    served(ApiKey::ListPartitionReassignments, 0, 0),
     served(ApiKey::OffsetDelete, 0, 0),
-    served(ApiKey::DescribeCluster, 0, 1),
+    served(ApiKey::DescribeCluster, 0, 2),
+    served(ApiKey::DescribeProducers, 0, 0),
+    served(ApiKey::DescribeTopicPartitions, 0, 0),
 ];
 
 /// Where a request comes from and what it may use.
@@ -176,29 +190,40 @@ pub(crate) async fn dispatch(
     if api == ApiKey::Produce && version < produce::MIN_VERSION {
         return produce::refuse_old(body, &header);
     }
+    call(context, api, &header, body).await
+}
+
+/// Runs the handler of an API that is served in this version.
+async fn call(
+    context: &Context<'_>,
+    api: ApiKey,
+    header: &RequestHeader,
+    mut body: Bytes,
+) -> Result<Option<Reply>, Refused> {
+    let version = header.api_version;
     /// Decodes, calls, encodes.
     macro_rules! answer {
         ($module:ident::$handler:ident($($argument:expr),*)$(.$await:tt)?) => {{
             let request = Message::decode(&mut body, version)?;
             let response = $module::$handler($($argument,)* request)$(.$await)?;
-            Ok(Some(reply(&response, version, &header)?))
+            Ok(Some(reply(&response, version, header)?))
         }};
     }
     match api {
         ApiKey::Produce => {
             let request = Message::decode(&mut body, version)?;
             match produce::handle(context, version, request).await? {
-                Some(response) => Ok(Some(reply(&response, version, &header)?)),
+                Some(response) => Ok(Some(reply(&response, version, header)?)),
                 None => Ok(None),
             }
         }
         ApiKey::Fetch => {
             let request = Message::decode(&mut body, version)?;
-            let (response, permit) = fetch::handle(context, request).await;
+            let (response, permit) = fetch::handle(context, version, request).await;
             let frame = BytesMut::with_capacity(fetch::size_of(&response));
             Ok(Some(Reply {
                 permit,
-                ..reply_into(frame, &response, version, &header)?
+                ..reply_into(frame, &response, version, header)?
             }))
         }
         ApiKey::ListOffsets => answer!(list_offsets::handle(context, version).await),
@@ -224,12 +249,27 @@ pub(crate) async fn dispatch(
         ApiKey::InitProducerId => answer!(init_producer_id::handle(context).await),
         ApiKey::OffsetForLeaderEpoch => answer!(offset_for_leader_epoch::handle(context)),
         ApiKey::DescribeConfigs => answer!(describe_configs::handle(context)),
+        ApiKey::AlterConfigs => answer!(alter_configs::handle(context).await),
         ApiKey::DescribeLogDirs => answer!(describe_log_dirs::handle(context).await),
         ApiKey::CreatePartitions => answer!(create_partitions::handle(context).await),
+        ApiKey::ElectLeaders => answer!(elect_leaders::handle(context)),
+        ApiKey::IncrementalAlterConfigs => {
+            answer!(incremental_alter_configs::handle(context).await)
+        }
+        ApiKey::AlterPartitionReassignments => {
+            answer!(alter_partition_reassignments::handle(context))
+        }
+        ApiKey::ListPartitionReassignments => {
+            let request = Message::decode(&mut body, version)?;
+            let response = list_partition_reassignments::handle(&request);
+            Ok(Some(reply(&response, version, header)?))
+        }
+        ApiKey::DescribeProducers => answer!(describe_producers::handle(context)),
+        ApiKey::DescribeTopicPartitions => answer!(describe_topic_partitions::handle(context)),
         ApiKey::DescribeCluster => {
             let request = Message::decode(&mut body, version)?;
             let response = describe_cluster::handle(context, &request);
-            Ok(Some(reply(&response, version, &header)?))
+            Ok(Some(reply(&response, version, header)?))
         }
         _ => Err(Refused::NotServed { api, version }),
     }

@@ -1,4 +1,5 @@
-//! Produce 3–12; offered from 0, and 0–2 answered with `UNSUPPORTED_VERSION` for each partition.
+//! Produce 3–13; offered from 0, and 0–2 answered with `UNSUPPORTED_VERSION` for each partition. Topics by id from 13,
+//! one that is not there is `UNKNOWN_TOPIC_ID`.
 //!
 //! Exactly one batch of record format 2 a partition, kept as the bytes it came as. Deviations from Apache Kafka:
 //! compressed records are not looked into unless the topic is compacted; a codec number that does not exist is
@@ -39,7 +40,9 @@ use crate::{
 /// Lowest version that appends.
 pub(super) const MIN_VERSION: i16 = 3;
 /// Highest version that is served.
-pub(super) const MAX_VERSION: i16 = 12;
+pub(super) const MAX_VERSION: i16 = 13;
+/// First version that names topics by id.
+const BY_ID: i16 = 13;
 /// First version that may carry zstd.
 const ZSTD: i16 = 7;
 /// Where the record format's number lies in every format.
@@ -87,7 +90,12 @@ pub(super) async fn handle(
     let mut owing = Vec::new();
     let mut answers = Vec::with_capacity(request.topic_data.len());
     for topic_data in request.topic_data {
-        let topic = context.broker.topics.get(&topic_data.name);
+        let by_id = version >= BY_ID;
+        let topic = if by_id {
+            context.broker.topics.by_id(topic_data.topic_id)
+        } else {
+            context.broker.topics.get(&topic_data.name)
+        };
         let mut partitions = Vec::with_capacity(topic_data.partition_data.len());
         for data in topic_data.partition_data {
             let index = data.index;
@@ -101,6 +109,7 @@ pub(super) async fn handle(
                     "only the broker writes to its own topics",
                 ),
                 Some(topic) => append(context, version, acks, topic, data).await,
+                None if by_id => refuse(ErrorCode::UnknownTopicId, "no topic of this id"),
                 None if TopicName::try_from(topic_data.name.clone()).is_err() => {
                     refuse(ErrorCode::InvalidTopicException, "not a topic name")
                 }
@@ -115,7 +124,7 @@ pub(super) async fn handle(
             });
             partitions.push((index, appended));
         }
-        answers.push((topic_data.name, partitions));
+        answers.push((topic_data.name, topic_data.topic_id, partitions));
     }
     let mut flushes = flush(context, owing).await;
     let mut failure = None;
@@ -131,10 +140,10 @@ pub(super) async fn handle(
     };
     let responses = answers
         .into_iter()
-        .map(|(name, partitions)| TopicProduceResponse {
+        .map(|(name, topic_id, partitions)| TopicProduceResponse {
             name,
+            topic_id,
             partition_responses: partitions.into_iter().map(&mut respond).collect(),
-            ..TopicProduceResponse::default()
         })
         .collect();
     match failure {

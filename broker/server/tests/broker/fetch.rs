@@ -6,7 +6,6 @@ use broker_protocol::{
     messages::{
         DeleteRecordsRequest, FetchRequest, OffsetForLeaderEpochRequest,
         delete_records::{DeleteRecordsPartition, DeleteRecordsTopic},
-        fetch::ForgottenTopic,
         offset_for_leader_epoch::{OffsetForLeaderPartition, OffsetForLeaderTopic},
     },
     record::{BatchBuilder, Compression},
@@ -379,36 +378,6 @@ async fn leader_epochs_of_the_client_are_compared() {
 }
 
 #[tokio::test]
-async fn there_are_no_fetch_sessions() {
-    let broker = TestBroker::start().await;
-    let mut wire = broker.connect().await;
-    wire.create_topic("orders", 1).await;
-    wire.append("orders", 0, batch(&["a"])).await;
-    let opening = FetchRequest {
-        session_id: 0,
-        session_epoch: 0,
-        ..fetch_request("orders", 0, 0)
-    };
-    assert_eq!(
-        values_of(&only_partition(wire.call(&opening, 12).await)).len(),
-        1
-    );
-    let going_on = FetchRequest {
-        session_id: 5,
-        session_epoch: 3,
-        topics: Vec::new(),
-        forgotten_topics_data: vec![ForgottenTopic {
-            topic: "orders".into(),
-            partitions: vec![0],
-            ..ForgottenTopic::default()
-        }],
-        ..opening
-    };
-    let response = wire.call(&going_on, 12).await;
-    assert_eq!(name(response.error_code), "FETCH_SESSION_ID_NOT_FOUND");
-}
-
-#[tokio::test]
 async fn committed_reads_get_an_empty_list_of_aborted_transactions() {
     let broker = TestBroker::start().await;
     let mut wire = broker.connect().await;
@@ -466,10 +435,6 @@ async fn offsets_are_listed_by_end_and_by_time() {
         let epoch = if offset == -1 { -1 } else { 0 };
         assert_eq!(listed.leader_epoch, epoch, "{timestamp}");
     }
-    assert_eq!(
-        name(wire.list_offset("orders", 0, -4).await.error_code),
-        "UNSUPPORTED_VERSION"
-    );
     let unknown = "UNKNOWN_TOPIC_OR_PARTITION";
     assert_eq!(
         name(wire.list_offset("orders", 1, -1).await.error_code),

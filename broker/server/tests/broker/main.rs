@@ -3,11 +3,17 @@
 #[cfg(test)]
 mod admin;
 #[cfg(test)]
+mod cluster;
+#[cfg(test)]
 mod compaction;
+#[cfg(test)]
+mod configs;
 #[cfg(test)]
 mod disk;
 #[cfg(test)]
 mod fetch;
+#[cfg(test)]
+mod fetch_sessions;
 #[cfg(test)]
 mod flush;
 #[cfg(test)]

@@ -5,18 +5,22 @@ use std::collections::BTreeMap;
 use broker_protocol::{
     ByteString, frame,
     messages::{
-        ApiVersionsRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteGroupsRequest,
-        DeleteRecordsRequest, DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest,
-        DescribeGroupsRequest, DescribeLogDirsRequest, FetchRequest, FindCoordinatorRequest,
-        HeartbeatRequest, InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest,
-        ListGroupsRequest, ListOffsetsRequest, Message, MetadataRequest, OffsetCommitRequest,
-        OffsetDeleteRequest, OffsetFetchRequest, OffsetForLeaderEpochRequest, ProduceRequest,
-        Request, SyncGroupRequest,
+        AlterConfigsRequest, AlterPartitionReassignmentsRequest, ApiVersionsRequest,
+        CreatePartitionsRequest, CreateTopicsRequest, DeleteGroupsRequest, DeleteRecordsRequest,
+        DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest, DescribeGroupsRequest,
+        DescribeLogDirsRequest, DescribeProducersRequest, DescribeTopicPartitionsRequest,
+        ElectLeadersRequest, FetchRequest, FindCoordinatorRequest, HeartbeatRequest,
+        IncrementalAlterConfigsRequest, InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest,
+        ListGroupsRequest, ListOffsetsRequest, ListPartitionReassignmentsRequest, Message,
+        MetadataRequest, OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest,
+        OffsetForLeaderEpochRequest, ProduceRequest, Request, SyncGroupRequest, alter_configs,
+        alter_partition_reassignments,
         create_partitions::CreatePartitionsTopic,
         create_topics::CreatableTopic,
         delete_records::{DeleteRecordsPartition, DeleteRecordsTopic},
         delete_topics::DeleteTopicState,
         describe_configs::DescribeConfigsResource,
+        describe_producers, elect_leaders, incremental_alter_configs,
         list_offsets::{ListOffsetsPartition, ListOffsetsTopic},
         metadata::MetadataRequestTopic,
         offset_for_leader_epoch::{OffsetForLeaderPartition, OffsetForLeaderTopic},
@@ -61,10 +65,11 @@ async fn every_version_offered_is_answered_in_its_own_form() {
         .map(|row| (row.api_key, (row.min_version, row.max_version)));
     let mut offered: BTreeMap<_, _> = rows.collect();
     // Produce starts below what the codec knows, and has no answer by default: it has tests of its own.
-    assert_eq!(offered.remove(&ProduceRequest::API_KEY), Some((0, 12)));
+    assert_eq!(offered.remove(&ProduceRequest::API_KEY), Some((0, 13)));
     let (wire, offered) = (&mut wire, &mut offered);
     data_answers(wire, offered).await;
     topic_answers(wire, offered).await;
+    admin_answers(wire, offered).await;
     answers(wire, offered, |_| ApiVersionsRequest::default()).await;
     answers(wire, offered, |_| DescribeClusterRequest::default()).await;
     let asked = |version| FindCoordinatorRequest {
@@ -228,15 +233,73 @@ async fn topic_answers(wire: &mut Wire, offered: &mut BTreeMap<i16, (i16, i16)>)
     answers(wire, offered, deleted).await;
 }
 
+async fn admin_answers(wire: &mut Wire, offered: &mut BTreeMap<i16, (i16, i16)>) {
+    let replaced = |_| AlterConfigsRequest {
+        resources: vec![alter_configs::AlterConfigsResource {
+            resource_type: 2,
+            resource_name: "orders".into(),
+            configs: Vec::new(),
+        }],
+        validate_only: false,
+    };
+    answers(wire, offered, replaced).await;
+    let altered = |_| IncrementalAlterConfigsRequest {
+        resources: vec![incremental_alter_configs::AlterConfigsResource {
+            resource_type: 4,
+            resource_name: "1".into(),
+            configs: Vec::new(),
+        }],
+        validate_only: true,
+    };
+    answers(wire, offered, altered).await;
+    let elected = |_| ElectLeadersRequest {
+        topic_partitions: Some(vec![elect_leaders::TopicPartitions {
+            topic: "orders".into(),
+            partitions: vec![0, 7],
+        }]),
+        ..ElectLeadersRequest::default()
+    };
+    answers(wire, offered, elected).await;
+    let moved = |_| AlterPartitionReassignmentsRequest {
+        topics: vec![alter_partition_reassignments::ReassignableTopic {
+            name: "orders".into(),
+            partitions: vec![alter_partition_reassignments::ReassignablePartition::default()],
+        }],
+        ..AlterPartitionReassignmentsRequest::default()
+    };
+    answers(wire, offered, moved).await;
+    answers(wire, offered, |_| {
+        ListPartitionReassignmentsRequest::default()
+    })
+    .await;
+    let written = |_| DescribeProducersRequest {
+        topics: vec![describe_producers::TopicRequest {
+            name: "orders".into(),
+            partition_indexes: vec![0, 7],
+        }],
+    };
+    answers(wire, offered, written).await;
+    let paged = |_| DescribeTopicPartitionsRequest {
+        response_partition_limit: 1,
+        ..DescribeTopicPartitionsRequest::default()
+    };
+    answers(wire, offered, paged).await;
+}
+
 #[tokio::test]
 async fn produce_is_answered_in_every_version() {
     let broker = TestBroker::start().await;
     let mut wire = broker.connect().await;
     wire.create_topic("orders", 1).await;
-    for (version, offset) in (3..=12).zip(0..) {
-        let response = wire
-            .call(&produce_request("orders", 0, batch(&["a"])), version)
-            .await;
+    let metadata = MetadataRequest {
+        topics: None,
+        ..MetadataRequest::default()
+    };
+    let topic_id = wire.call(&metadata, 12).await.topics[0].topic_id;
+    for (version, offset) in (3..=13).zip(0..) {
+        let mut request = produce_request("orders", 0, batch(&["a"]));
+        request.topic_data[0].topic_id = topic_id;
+        let response = wire.call(&request, version).await;
         let appended = &response.responses[0].partition_responses[0];
         assert_eq!(
             (appended.error_code, appended.base_offset),
@@ -246,7 +309,9 @@ async fn produce_is_answered_in_every_version() {
         let response = wire
             .call(&produce_request("missing", 0, batch(&["a"])), version)
             .await;
-        assert_eq!(response.responses[0].partition_responses[0].error_code, 3);
+        let unknown = if version < 13 { 3 } else { 100 };
+        let appended = &response.responses[0].partition_responses[0];
+        assert_eq!(appended.error_code, unknown, "version {version}");
     }
 }
 
