@@ -92,7 +92,7 @@ fn upkeep(shared: &Shared, stop: &CancellationToken) {
             warn!(partition = %partition.id(), error = error.message(), "segment not rolled");
         }
     }
-    shared.groups.expire();
+    shared.groups.expire(steady_ms);
     if let Err(error) = shared.topics.dir().write_checkpoints() {
         let error = &error as &dyn std::error::Error;
         warn!(error, "checkpoints not written");

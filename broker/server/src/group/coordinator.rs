@@ -428,13 +428,18 @@ impl Coordinator {
         });
     }
 
-    /// Forgets offsets that have been kept long enough, and groups of which nothing is left.
-    pub(crate) fn expire(&self) {
+    /// Forgets offsets that have been kept long enough by `steady_ms`, the clock that does not jump, and groups of which
+    /// nothing is left.
+    pub(crate) fn expire(&self, steady_ms: i64) {
         if self.check_ready().is_err() {
             return;
         }
         self.for_each("old offsets not forgotten", |group, at| {
-            group.expire_offsets(at)?;
+            let steady = At {
+                wall_ms: steady_ms,
+                ..*at
+            };
+            group.expire_offsets(&steady)?;
             group.bury_if_vacant(at).map(|_| ())
         });
     }
