@@ -140,6 +140,7 @@ apis! {
     SyncGroup = sync_group, SyncGroupRequest => SyncGroupResponse;
     DescribeGroups = describe_groups, DescribeGroupsRequest => DescribeGroupsResponse;
     ListGroups = list_groups, ListGroupsRequest => ListGroupsResponse;
+    SaslHandshake = sasl_handshake, SaslHandshakeRequest => SaslHandshakeResponse;
     ApiVersions = api_versions, ApiVersionsRequest => ApiVersionsResponse;
     CreateTopics = create_topics, CreateTopicsRequest => CreateTopicsResponse;
     DeleteTopics = delete_topics, DeleteTopicsRequest => DeleteTopicsResponse;
@@ -149,6 +150,7 @@ apis! {
         OffsetForLeaderEpochRequest => OffsetForLeaderEpochResponse;
     DescribeConfigs = describe_configs, DescribeConfigsRequest => DescribeConfigsResponse;
     DescribeLogDirs = describe_log_dirs, DescribeLogDirsRequest => DescribeLogDirsResponse;
+    SaslAuthenticate = sasl_authenticate, SaslAuthenticateRequest => SaslAuthenticateResponse;
     CreatePartitions = create_partitions, CreatePartitionsRequest => CreatePartitionsResponse;
     DeleteGroups = delete_groups, DeleteGroupsRequest => DeleteGroupsResponse;
     OffsetDelete = offset_delete, OffsetDeleteRequest => OffsetDeleteResponse;

@@ -85,10 +85,12 @@ for_each_message! {
     OffsetForLeaderEpochRequest OffsetForLeaderEpochResponse
     DescribeConfigsRequest DescribeConfigsResponse
     DescribeLogDirsRequest DescribeLogDirsResponse
+    SaslAuthenticateRequest SaslAuthenticateResponse
     CreatePartitionsRequest CreatePartitionsResponse
     DeleteGroupsRequest DeleteGroupsResponse
     DescribeClusterRequest DescribeClusterResponse;
     without_tags:
+    SaslHandshakeRequest SaslHandshakeResponse
     OffsetDeleteRequest OffsetDeleteResponse
 }
 
