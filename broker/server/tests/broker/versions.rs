@@ -11,7 +11,7 @@ use broker_protocol::{
         HeartbeatRequest, InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest,
         ListGroupsRequest, ListOffsetsRequest, Message, MetadataRequest, OffsetCommitRequest,
         OffsetDeleteRequest, OffsetFetchRequest, OffsetForLeaderEpochRequest, ProduceRequest,
-        Request, SyncGroupRequest,
+        Request, SaslAuthenticateRequest, SaslHandshakeRequest, SyncGroupRequest,
         create_partitions::CreatePartitionsTopic,
         create_topics::CreatableTopic,
         delete_records::{DeleteRecordsPartition, DeleteRecordsTopic},
@@ -87,6 +87,9 @@ async fn every_version_offered_is_answered_in_its_own_form() {
         ..InitProducerIdRequest::default()
     };
     answers(wire, offered, unnamed).await;
+    // A listener without SASL says so; what one with it says is tested in `security`.
+    answers(wire, offered, |_| SaslHandshakeRequest::default()).await;
+    answers(wire, offered, |_| SaslAuthenticateRequest::default()).await;
     assert!(offered.is_empty(), "offered and not tried: {offered:?}");
 }
 
