@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use broker_client::{SaslConfig, TlsConfig};
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use loader_pipeline::config::JobConfig;
@@ -27,7 +28,10 @@ pub fn read(file: Option<&Path>) -> Result<Config, Failure> {
         figment = figment.merge(Toml::file_exact(file));
     }
     let environment = Env::prefixed("LOGFERRY__")
-        .filter(|key| !key.as_str().to_ascii_lowercase().starts_with("job__"))
+        .filter(|key| {
+            let key = key.as_str().to_ascii_lowercase();
+            !key.starts_with("job__") && !key.starts_with("client__")
+        })
         .split("__");
     figment.merge(environment).extract().map_err(refused)
 }
@@ -53,6 +57,31 @@ pub fn read_job(file: &Path) -> Result<JobConfig, Failure> {
             )
         }
     }
+}
+
+/// How the small commands reach the brokers (`--client-config`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Security {
+    /// TLS to the brokers. Without the table: plaintext.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsConfig>,
+    /// Name and password for the brokers. Without the table: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sasl: Option<SaslConfig>,
+}
+
+/// Reads a client configuration; `LOGFERRY__CLIENT__SASL__PASSWORD='"…"'` overrides the file.
+///
+/// # Errors
+/// Names the key and the file or variable, never a secret.
+pub fn read_client(file: Option<&Path>) -> Result<Security, Failure> {
+    let mut figment = Figment::new();
+    if let Some(file) = file {
+        figment = figment.merge(Toml::file_exact(file));
+    }
+    let environment = Env::prefixed("LOGFERRY__CLIENT__").split("__");
+    figment.merge(environment).extract().map_err(refused)
 }
 
 fn refused(error: figment::Error) -> Failure {

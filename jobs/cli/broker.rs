@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
-use broker_server::Broker;
+use broker_server::{Broker, Listeners};
 use clap::Args;
 use loader_pipeline::error::Exit;
-use tokio::net::TcpListener;
 
 use crate::failure::{Failure, Outcome};
 use crate::{config, shutdown};
@@ -38,18 +37,25 @@ impl BrokerCommand {
             return Err(Failure::usage(problems.join("; ")));
         }
         let stop = shutdown::on_signal()?;
-        let listener = TcpListener::bind(&config.listen).await.map_err(|error| {
-            let what =
-                anyhow::Error::new(error).context(format!("cannot listen on {}", config.listen));
-            Failure::new(Exit::Unavailable, what).try_this("choose another address with --listen")
+        let listeners = Listeners::bind(&config).await.map_err(|error| {
+            Failure::new(Exit::Unavailable, error)
+                .try_this("choose another address with --listen, or in [[broker.listeners]]")
         })?;
         let broker = Broker::open(config).map_err(broker_failure)?;
-        broker.serve(listener, stop).await.map_err(broker_failure)?;
+        broker
+            .serve(listeners, stop)
+            .await
+            .map_err(broker_failure)?;
         Ok(None)
     }
 }
 
 /// A broker's error as a failure of the command.
 pub(super) fn broker_failure(error: broker_server::Error) -> Failure {
+    if matches!(error, broker_server::Error::Security { .. }) {
+        return Failure::new(Exit::Usage, error).try_this(
+            "correct the file, or the key under [broker.tls] or [broker.sasl] that names it",
+        );
+    }
     Failure::new(Exit::Failed, error)
 }

@@ -13,11 +13,13 @@ mod status;
 mod topics;
 mod verify;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use broker_client::{Client, ClientConfig};
 use clap::{Args, Parser, Subcommand};
 
+use crate::config::{self, Security};
 use crate::failure::{Failure, Outcome};
 use crate::telemetry;
 
@@ -137,10 +139,24 @@ struct Brokers {
         global = true
     )]
     brokers: String,
+    /// File with `[tls]` and `[sasl]` tables, for brokers that want them.
+    #[arg(
+        long,
+        env = "LOGFERRY_CLIENT_CONFIG",
+        value_name = "FILE",
+        global = true
+    )]
+    client_config: Option<PathBuf>,
 }
 
 impl Brokers {
     async fn connect(&self) -> Result<Client, Failure> {
-        Ok(Client::connect(ClientConfig::new(&self.brokers)).await?)
+        let Security { tls, sasl } = config::read_client(self.client_config.as_deref())?;
+        let config = ClientConfig {
+            tls,
+            sasl,
+            ..ClientConfig::new(&self.brokers)
+        };
+        Ok(Client::connect(config).await?)
     }
 }

@@ -35,9 +35,10 @@ impl StatusCommand {
 
     async fn one(&self, job: &JobConfig, location: &str, topics: &[TopicName]) -> Outcome {
         let place = open_place(job, location).await?;
-        let bootstrap = job.source.brokers.clone();
         let client = Client::connect(ClientConfig {
-            bootstrap,
+            bootstrap: job.source.brokers.clone(),
+            tls: job.source.tls.clone(),
+            sasl: job.source.sasl.clone(),
             ..ClientConfig::default()
         })
         .await;

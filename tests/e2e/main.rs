@@ -14,6 +14,7 @@
 //! | `hdfs_faults` | each fault of `NameNode` and `DataNode`s at each step of the commit protocol |
 //! | `damage` | everything that can be wrong with a dataset, found by `verify` by name |
 //! | `foreign_clients` | kcat, the Java producer and Kafka's log dump, unmodified, against our broker |
+//! | `security` | TLS and SASL through every command, and where secrets must not show |
 //! | `campaign` | seeded sequences of faults at loads, connections, HDFS, brokers, clock and source, several at once (I1 to I7) |
 //! | `cases` | small inputs for faults that users of other loaders reported |
 //! | `flights` | 336,776 real records, every value compared |
@@ -42,5 +43,6 @@ mod hdfs_faults;
 mod kills;
 mod memory;
 mod prune;
+mod security;
 mod source_changes;
 mod store_faults;

@@ -19,6 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::metadata::{Leader, Metadata};
 use crate::pool::{Pool, Purpose};
 use crate::tasks::Tasks;
+use crate::tls;
 
 /// A client of one cluster. Clones share connections and metadata; the last one dropped, with the
 /// ranges and producers made from it, closes everything.
@@ -50,11 +51,22 @@ impl Client {
     /// tasks run on the runtime this is called in.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`]; [`Error::Unreachable`] naming all addresses;
+    /// [`Error::InvalidConfig`]; [`Error::Unreachable`] naming all addresses; [`Error::Tls`],
+    /// [`Error::WantsTls`], [`Error::NotAuthenticated`] and others about the security of the listener;
     /// [`Error::Protocol`] if something else than a broker answers.
     pub async fn connect(config: ClientConfig) -> Result<Self> {
         config.validate()?;
+        let tls = match &config.tls {
+            Some(tls) => Some(tls::connector(tls).await?),
+            None => None,
+        };
+        let login = match &config.sasl {
+            Some(sasl) => Some(Arc::new(sasl.login().await?)),
+            None => None,
+        };
         let settings = Settings {
+            tls,
+            login,
             client_id: ByteString::from(config.client_id.as_str()),
             connect_timeout: config.connect_timeout,
             max_response_bytes: config.max_response_bytes(),

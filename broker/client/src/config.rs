@@ -7,6 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use broker_protocol::record::Compression;
 
 use crate::error::{Error, Result};
+use crate::sasl::SaslConfig;
+use crate::tls::TlsConfig;
 
 /// Settings of a [`Client`](crate::Client). Sizes are bytes.
 #[derive(Debug, Clone)]
@@ -15,7 +17,11 @@ pub struct ClientConfig {
     pub bootstrap: Vec<String>,
     /// Name the broker logs for this client (`client.id`).
     pub client_id: String,
-    /// Longest wait for a connection to open, handshake included. 10 s.
+    /// TLS to the brokers; none for plaintext (`security.protocol`).
+    pub tls: Option<TlsConfig>,
+    /// Name and password for the brokers; none for listeners without SASL (`security.protocol`).
+    pub sasl: Option<SaslConfig>,
+    /// Longest wait for a connection to open, TLS, SASL and handshake included. 10 s.
     pub connect_timeout: Duration,
     /// Longest wait for one answer (`request.timeout.ms`). 30 s. A long poll waits
     /// [`fetch_max_wait`](Self::fetch_max_wait) on top.
@@ -49,6 +55,8 @@ impl Default for ClientConfig {
         Self {
             bootstrap: Vec::new(),
             client_id: "logferry".to_owned(),
+            tls: None,
+            sasl: None,
             connect_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(30),
             retry_deadline: Duration::from_secs(60),

@@ -17,7 +17,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,28 +27,46 @@ use broker_protocol::frame::{
 };
 use broker_protocol::messages::Request;
 use bytes::{BufMut, Bytes, BytesMut};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::split_address;
 use crate::error::{Error, Result};
 use crate::handshake;
+use crate::sasl::Login;
 use crate::tasks::Tasks;
+use crate::tls::{self, TlsFault};
 use crate::versions::Versions;
 
 /// Frames that wait for the write loop; beyond it calls wait.
 const FRAMES_QUEUED: usize = 32;
 
+/// How a TLS record begins that carries a handshake or an alert: no Kafka frame is as long as this reads.
+const TLS_RECORD: [[u8; 2]; 2] = [[0x15, 0x03], [0x16, 0x03]];
+
 /// What a connection needs to know of the client's settings.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) client_id: ByteString,
+    pub(crate) tls: Option<TlsConnector>,
+    pub(crate) login: Option<Arc<Login>>,
     pub(crate) connect_timeout: Duration,
     pub(crate) max_response_bytes: usize,
+}
+
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut debug = f.debug_struct("Settings");
+        debug.field("client_id", &self.client_id);
+        debug.field("tls", &self.tls.is_some());
+        debug.field("login", &self.login);
+        debug.finish_non_exhaustive()
+    }
 }
 
 /// A framing error.
@@ -99,6 +117,10 @@ enum State {
 struct Shared {
     address: Arc<str>,
     state: Mutex<State>,
+    /// The handshake is over, authentication included.
+    open: AtomicBool,
+    /// Something was answered after the handshake: the broker has let us in.
+    welcome: AtomicBool,
 }
 
 impl Shared {
@@ -140,9 +162,27 @@ impl Shared {
     }
 
     fn disconnected(&self, source: Option<io::Error>) -> Error {
-        Error::Disconnected {
+        let address = Arc::clone(&self.address);
+        let fault = source.as_ref().and_then(TlsFault::of);
+        let source = source.map(Arc::new);
+        match fault {
+            Some(fault) => Error::Tls {
+                address,
+                fault,
+                source,
+            },
+            None => Error::Disconnected { address, source },
+        }
+    }
+
+    /// The broker closed between two answers.
+    fn closed_by_peer(&self, source: io::Error) -> Error {
+        if self.welcome.load(Ordering::Relaxed) || TlsFault::of(&source).is_some() {
+            return self.disconnected(Some(source));
+        }
+        Error::Unwelcome {
             address: Arc::clone(&self.address),
-            source: source.map(Arc::new),
+            source: Some(Arc::new(source)),
         }
     }
 
@@ -170,6 +210,9 @@ impl Shared {
             waiting.pop_front()
         };
         if let Some(call) = call {
+            if self.open.load(Ordering::Relaxed) {
+                self.welcome.store(true, Ordering::Relaxed);
+            }
             let _dropped = call.answer.send(Ok(frame));
         }
         Ok(())
@@ -194,7 +237,7 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Opens a connection and asks for the broker's versions. Cancel safe.
+    /// Opens a connection, asks for the broker's versions and authenticates. Cancel safe.
     pub(crate) async fn open(
         address: Arc<str>,
         settings: &Settings,
@@ -213,17 +256,35 @@ impl Connection {
             .map_err(|_| unreachable(io::ErrorKind::TimedOut.into()))?
             .map_err(unreachable)?;
         stream.set_nodelay(true).map_err(unreachable)?;
+        let stream = match &settings.tls {
+            None => Stream::Plain(stream),
+            Some(connector) => {
+                let secured = tls::handshake(connector, &address, host, stream);
+                let secured = tokio::time::timeout_at(deadline, secured).await;
+                let secured = secured.map_err(|_| unreachable(io::ErrorKind::TimedOut.into()))?;
+                Stream::Tls(Box::new(secured?))
+            }
+        };
         let mut connection = Self::start(stream, Arc::clone(&address), settings, tasks);
         let left = deadline.saturating_duration_since(Instant::now());
         connection.versions = handshake::versions(&connection, left).await?;
+        if let Some(login) = &settings.login {
+            login.authenticate(&connection, deadline).await?;
+        }
+        connection.shared.open.store(true, Ordering::Relaxed);
         Ok(connection)
     }
 
-    fn start(stream: TcpStream, address: Arc<str>, settings: &Settings, tasks: &Tasks) -> Self {
+    fn start(stream: Stream, address: Arc<str>, settings: &Settings, tasks: &Tasks) -> Self {
         let (frames, to_write) = mpsc::channel(FRAMES_QUEUED);
         let closed = tasks.child_token();
         let state = Mutex::new(State::Open(VecDeque::new()));
-        let shared = Arc::new(Shared { address, state });
+        let shared = Arc::new(Shared {
+            address,
+            state,
+            open: AtomicBool::new(false),
+            welcome: AtomicBool::new(false),
+        });
         let task = Task {
             shared: Arc::clone(&shared),
             closed: closed.clone(),
@@ -409,6 +470,12 @@ impl Connection {
     }
 }
 
+/// The bytes of a connection.
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
 /// The half of a connection that owns the socket.
 struct Task {
     shared: Arc<Shared>,
@@ -417,8 +484,25 @@ struct Task {
 }
 
 impl Task {
-    async fn run(self, stream: TcpStream, frames: mpsc::Receiver<Bytes>) {
-        let (read_half, write_half) = stream.into_split();
+    async fn run(self, stream: Stream, frames: mpsc::Receiver<Bytes>) {
+        match stream {
+            Stream::Plain(stream) => {
+                let (read_half, write_half) = stream.into_split();
+                self.run_halves(read_half, write_half, frames).await;
+            }
+            Stream::Tls(stream) => {
+                let (read_half, write_half) = tokio::io::split(*stream);
+                self.run_halves(read_half, write_half, frames).await;
+            }
+        }
+    }
+
+    async fn run_halves(
+        self,
+        read_half: impl AsyncRead + Unpin + Send,
+        write_half: impl AsyncWrite + Unpin + Send,
+        frames: mpsc::Receiver<Bytes>,
+    ) {
         let failure = tokio::select! {
             () = self.closed.cancelled() => self.shared.disconnected(None),
             failure = self.read(read_half) => failure,
@@ -427,16 +511,25 @@ impl Task {
         self.shared.poison(&failure);
     }
 
-    async fn write(&self, mut socket: OwnedWriteHalf, mut frames: mpsc::Receiver<Bytes>) -> Error {
+    async fn write(
+        &self,
+        mut socket: impl AsyncWrite + Unpin + Send,
+        mut frames: mpsc::Receiver<Bytes>,
+    ) -> Error {
         while let Some(frame) = frames.recv().await {
-            if let Err(error) = socket.write_all(&frame).await {
+            let mut written = socket.write_all(&frame).await;
+            if written.is_ok() {
+                // TLS holds a part back.
+                written = socket.flush().await;
+            }
+            if let Err(error) = written {
                 return self.shared.disconnected(Some(error));
             }
         }
         self.shared.disconnected(None)
     }
 
-    async fn read(&self, socket: OwnedReadHalf) -> Error {
+    async fn read(&self, socket: impl AsyncRead + Unpin + Send) -> Error {
         let mut socket = BufReader::with_capacity(16 << 10, socket);
         loop {
             let frame = match self.read_frame(&mut socket).await {
@@ -450,10 +543,18 @@ impl Task {
     }
 
     /// Memory: at most the cap for one response, which is checked before anything is allocated.
-    async fn read_frame(&self, socket: &mut BufReader<OwnedReadHalf>) -> Result<Bytes> {
+    async fn read_frame(
+        &self,
+        socket: &mut BufReader<impl AsyncRead + Unpin + Send>,
+    ) -> Result<Bytes> {
         let cut = |error| self.shared.disconnected(Some(error));
         let mut prefix = [0; PREFIX_LEN];
-        socket.read_exact(&mut prefix).await.map_err(cut)?;
+        let read = socket.read_exact(&mut prefix).await;
+        read.map_err(|error| self.shared.closed_by_peer(error))?;
+        if TLS_RECORD.iter().any(|begin| prefix.starts_with(begin)) {
+            let address = Arc::clone(&self.shared.address);
+            return Err(Error::WantsTls { address });
+        }
         let size = match parse_length(prefix, MIN_RESPONSE_LEN, self.max_response_bytes) {
             Ok(size) => size,
             Err(frame::Error::TooLarge {

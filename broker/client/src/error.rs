@@ -8,6 +8,9 @@ use std::time::Duration;
 use broker_protocol::error_code::ErrorCode;
 use broker_protocol::ids::TopicName;
 use broker_protocol::record;
+use broker_protocol::sasl::{self, Mechanism};
+
+use crate::tls::TlsFault;
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -45,6 +48,63 @@ pub enum Error {
         address: Arc<str>,
         /// Why.
         source: Arc<io::Error>,
+    },
+    /// TLS failed, in the handshake or by what the broker said of it later.
+    #[error("no secure connection to {address}: {fault}")]
+    Tls {
+        /// The broker.
+        address: Arc<str>,
+        /// What is wrong.
+        fault: TlsFault,
+        /// In the words of the TLS library or the system.
+        source: Option<Arc<io::Error>>,
+    },
+    /// The broker speaks TLS, and the configuration has none.
+    #[error("{address} answers in TLS, and this client speaks plaintext")]
+    WantsTls {
+        /// The broker.
+        address: Arc<str>,
+    },
+    /// The broker does not accept name and password.
+    #[error("{address} does not let {username} in by {mechanism}: {message}")]
+    NotAuthenticated {
+        /// The broker.
+        address: Arc<str>,
+        /// As configured.
+        mechanism: Mechanism,
+        /// As configured.
+        username: Box<str>,
+        /// The broker's own words.
+        message: Box<str>,
+    },
+    /// The broker does not know the SASL mechanism.
+    #[error("{address} does not offer {mechanism} (offered: {offered})")]
+    MechanismNotOffered {
+        /// The broker.
+        address: Arc<str>,
+        /// As configured.
+        mechanism: Mechanism,
+        /// What it offers.
+        offered: Box<str>,
+    },
+    /// The broker does not keep to the SASL mechanism, or does not know the password it asks for.
+    #[error("{address} cannot be trusted to know the password ({mechanism})")]
+    Sasl {
+        /// The broker.
+        address: Arc<str>,
+        /// As configured.
+        mechanism: Mechanism,
+        /// What is wrong.
+        source: sasl::Fault,
+    },
+    /// The broker closed a new connection instead of answering its first request after the handshake, as one
+    /// does that wants SASL or TLS. Whether the request was carried out is unknown.
+    #[error("{address} closed the connection instead of its first answer")]
+    Unwelcome {
+        /// The broker.
+        address: Arc<str>,
+        /// Why, where the system said so.
+        source: Option<Arc<io::Error>>,
     },
     /// The connection ended before the answer came. Whether the request was carried out is unknown.
     #[error("connection to {address} was closed before the answer")]
@@ -248,12 +308,21 @@ impl Error {
         match self {
             Self::Unreachable { .. }
             | Self::Disconnected { .. }
+            | Self::Unwelcome { .. }
             | Self::NoAnswer { .. }
             | Self::Timeout { .. }
-            | Self::NoLeader { .. } => ErrorKind::Retriable,
+            | Self::NoLeader { .. }
+            | Self::Tls {
+                fault: TlsFault::Closed,
+                ..
+            } => ErrorKind::Retriable,
             Self::Kafka { code, .. } if code.retriable() => ErrorKind::Retriable,
             Self::Kafka { .. }
             | Self::InvalidConfig { .. }
+            | Self::Tls { .. }
+            | Self::WantsTls { .. }
+            | Self::NotAuthenticated { .. }
+            | Self::MechanismNotOffered { .. }
             | Self::OffsetOutOfRange { .. }
             | Self::UnknownTopic { .. }
             | Self::UnknownPartition { .. }
@@ -265,6 +334,7 @@ impl Error {
             | Self::CorruptBatch { .. }
             | Self::BatchTooLarge { .. }
             | Self::ResponseTooLarge { .. }
+            | Self::Sasl { .. }
             | Self::Protocol { .. } => ErrorKind::Fatal,
         }
     }
@@ -298,6 +368,21 @@ impl Error {
             Self::Unreachable { .. } | Self::Disconnected { .. } | Self::NoAnswer { .. } => {
                 "check that the broker runs and that its advertised address can be reached from here"
             }
+            Self::Tls { fault, .. } => fault.remedy(),
+            Self::WantsTls { .. } => {
+                "set tls, or use the address of the broker's plaintext listener"
+            }
+            Self::NotAuthenticated { .. } => {
+                "check the username, the password and that the broker has this user for this mechanism"
+            }
+            Self::MechanismNotOffered { .. } => "set sasl.mechanism to one that the broker offers",
+            Self::Sasl { .. } => {
+                "check that the address is that of your own broker: it may be somebody else's"
+            }
+            Self::Unwelcome { .. } => {
+                "check that the broker runs, and that this listener wants neither TLS (set tls) nor SASL (set \
+                 sasl)"
+            }
             Self::Timeout {
                 source: Some(source),
                 ..
@@ -319,9 +404,7 @@ impl Error {
             Self::RecordTooLarge { .. } => "raise max.message.bytes of the topic, or send less",
             Self::Unencodable { .. } => "send smaller records, or check the compression codec",
             Self::UnsupportedApi { .. } => "use a broker that has it",
-            Self::Protocol { .. } => {
-                "check that the address is a Kafka broker's plaintext listener"
-            }
+            Self::Protocol { .. } => "check that the address is a Kafka broker's",
             Self::Closed => "flush before dropping the producer",
         }
     }
@@ -336,6 +419,8 @@ impl Error {
             self,
             Self::Unreachable { .. }
                 | Self::Disconnected { .. }
+                | Self::Unwelcome { .. }
+                | Self::Tls { .. }
                 | Self::NoAnswer { .. }
                 | Self::NoLeader { .. }
                 | Self::UnknownTopic { .. }

@@ -12,8 +12,10 @@
 //! and never looks inside them. Every call has a time-out; every operation is repeated by error
 //! code, with backoff, until a deadline whose error carries the last cause ([`Error::root`]).
 //!
-//! Left out: transactions, consumer groups with members, fetch sessions, reading from followers,
-//! TLS and SASL.
+//! A connection opens with TLS ([`TlsConfig`]) and SASL ([`SaslConfig`]) where the configuration has them;
+//! what goes wrong there is told apart, and not retried where it cannot heal by itself.
+//!
+//! Left out: transactions, consumer groups with members, fetch sessions, reading from followers.
 
 mod aborted;
 mod admin;
@@ -30,14 +32,17 @@ mod offsets;
 mod pool;
 mod producer;
 mod range;
+mod sasl;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod versions;
 
 pub use broker_protocol as protocol;
 
 pub use aborted::BatchKind;
+pub use broker_protocol::sasl::{Mechanism, Secret};
 pub use client::Client;
 pub use config::{Acks, ClientConfig, Clock, ProducerConfig, SystemClock};
 pub use error::{BatchFault, Cause, Error, ErrorKind, Result};
@@ -46,3 +51,5 @@ pub use metadata::{Broker, Cluster, PartitionMetadata, TopicMetadata};
 pub use offsets::{EpochEnd, IsolationLevel, ListedOffset, OffsetSpec};
 pub use producer::{Delivery, DeliveryHandle, Producer, ProducerRecord};
 pub use range::{FetchOptions, RangeFetch};
+pub use sasl::SaslConfig;
+pub use tls::{TlsConfig, TlsFault};

@@ -15,6 +15,7 @@
 //! - [`frame`]: length prefix, request and response headers.
 //! - [`messages`]: one file per API, each a table of fields with their versions.
 //! - [`record`]: record batches, version 2.
+//! - [`sasl`]: the tokens of PLAIN and SCRAM, both sides of them.
 //! - [`error_code`]: Kafka's error codes, and which of them are worth a retry.
 //! - [`partitioning`]: the Java client's choice of a partition for a key.
 
@@ -25,6 +26,7 @@ pub mod messages;
 pub mod partitioning;
 pub mod primitives;
 pub mod record;
+pub mod sasl;
 #[cfg(test)]
 mod testing;
 

@@ -6,7 +6,10 @@ use broker_log::{
     LogDir, LogDirConfig, RecoveryReport,
     disk::{Disk, RealDisk},
 };
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::{
+    sync::Semaphore,
+    time::{MissedTickBehavior, interval},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
@@ -16,10 +19,12 @@ use crate::{
     error::Error,
     fetch_sessions::FetchSessions,
     group::Coordinator,
-    housekeeping, listener,
+    housekeeping,
+    listener::{self, Listeners},
     metadata_store::EmbeddedMetadata,
     partition::Now,
     pool::{Failed, Pool},
+    security::Security,
     space::Space,
     steady_clock::SteadyClock,
     topic_config::{Overrides, TopicConfig},
@@ -52,6 +57,8 @@ pub(crate) struct Shared {
     pub(crate) fetch_sessions: FetchSessions,
     /// What keeps a part of the disk free.
     pub(crate) space: Space,
+    /// Certificates, keys and users.
+    pub(crate) security: Security,
     producer_ids: Mutex<std::ops::Range<i64>>,
     work: TaskTracker,
 }
@@ -133,6 +140,7 @@ impl Broker {
         config
             .validate()
             .map_err(|problems| Error::Config { problems })?;
+        let security = Security::open(&config)?;
         let log = TopicConfig::new(&config, &Overrides::new()).log_config();
         let dir_config = LogDirConfig {
             log,
@@ -172,6 +180,7 @@ impl Broker {
             pool,
             groups: Arc::new(groups),
             space: Space::new(config.min_free_bytes.as_u64()),
+            security,
             producer_ids: Mutex::new(0..0),
             steady_clock: SteadyClock::new(&*clock, last_written_ms),
             config,
@@ -201,18 +210,12 @@ impl Broker {
         self.shared.topics.cluster_id()
     }
 
-    /// Opens a listener on the configured address, for [`Self::serve`]. Port 0 takes a free one.
+    /// Opens the configured listeners, for [`Self::serve`]. Port 0 takes a free one.
     ///
     /// # Errors
-    /// The address is not this machine's or taken.
-    pub async fn bind(&self) -> Result<TcpListener, Error> {
-        let address = &self.shared.config.listen;
-        TcpListener::bind(address)
-            .await
-            .map_err(|source| Error::Listen {
-                address: address.clone(),
-                source,
-            })
+    /// An address is not this machine's or taken.
+    pub async fn bind(&self) -> Result<Listeners, Error> {
+        Listeners::bind(&self.shared.config).await
     }
 
     /// Serves clients until `stop` is cancelled; then accepts no more, lets each connection finish the request
@@ -222,7 +225,7 @@ impl Broker {
     ///
     /// # Errors
     /// The logs could not be flushed and closed: the next start recovers them.
-    pub async fn serve(self, listener: TcpListener, stop: CancellationToken) -> Result<(), Error> {
+    pub async fn serve(self, listeners: Listeners, stop: CancellationToken) -> Result<(), Error> {
         let shared = self.shared;
         let config = Arc::clone(&shared.config);
         for report in self.recovery.iter().filter(|report| !report.clean) {
@@ -231,15 +234,17 @@ impl Broker {
         for warning in &self.warnings {
             warn!(warning, "data directory is odd");
         }
-        if let Ok(address) = listener.local_addr() {
-            info!(%address, data_dir = %config.data_dir.display(), "broker is ready");
+        shared.security.warn_at_start(&config);
+        for (name, address) in listeners.addresses() {
+            info!(%address, listener = name, data_dir = %config.data_dir.display(), "broker is ready");
         }
         let connections = TaskTracker::new();
         let abort = CancellationToken::new();
         housekeeping::spawn(&shared, &connections, &stop);
         let groups = Arc::clone(&shared.groups);
         connections.spawn(async move { groups.load().await });
-        listener::run(&shared, listener, &connections, &stop, &abort).await;
+        connections.spawn(reloading(Arc::clone(&shared), stop.clone()));
+        listener::run(&shared, listeners, &connections, &stop, &abort).await;
         shared.groups.stop();
 
         connections.close();
@@ -276,4 +281,24 @@ fn close(shared: &Shared) -> Result<(), Error> {
         info!("broker stopped, logs not flushed");
     }
     Ok(())
+}
+
+/// Reads certificates and users again when their files have changed.
+async fn reloading(shared: Arc<Shared>, stop: CancellationToken) {
+    if !shared.security.has_files() {
+        return;
+    }
+    let mut ticks = interval(shared.config.reload_interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    ticks.tick().await;
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        let this = Arc::clone(&shared);
+        if shared.pool.run(move || this.security.refresh()).await == Err(Failed) {
+            warn!("reading certificates and users again failed inside the broker");
+        }
+    }
 }

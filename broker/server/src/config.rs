@@ -6,7 +6,10 @@ use bytesize::ByteSize;
 use jiff::fmt::serde::unsigned_duration::friendly::compact::required as text_duration;
 use serde::{Deserialize, Serialize};
 
-use crate::group;
+use crate::{
+    group,
+    security::config::{self as security, ListenerConfig, SaslConfig, SecurityProtocol, TlsConfig},
+};
 
 /// The batch overhead that Apache Kafka adds to 1 MiB in its default of `message.max.bytes`.
 const RECORD_BATCH_OVERHEAD: u64 = 12;
@@ -25,6 +28,23 @@ pub struct Config {
     /// Address that clients are told to connect to, `host:port`. Default: none, which tells each client the
     /// address that its own connection reached. Kafka: `advertised.listeners`.
     pub advertised: Option<String>,
+    /// How clients of `listen` speak: `plaintext`, `ssl`, `sasl_plaintext` or `sasl_ssl`. Default `plaintext`.
+    /// Kafka: `listener.security.protocol.map`.
+    pub protocol: SecurityProtocol,
+    /// More listeners beside that of `listen`. Default: none. Kafka: `listeners`.
+    pub listeners: Vec<ListenerConfig>,
+    /// Certificate and key, for listeners with TLS. Default: none. Kafka: `ssl.*`.
+    pub tls: Option<TlsConfig>,
+    /// Mechanisms and users, for listeners with SASL. Default: none. Kafka: `sasl.*`.
+    pub sasl: Option<SaslConfig>,
+    /// Time from accepting a connection to the end of its TLS handshake and its authentication, after which it
+    /// is closed. Default 10 s. No Kafka property.
+    #[serde(with = "text_duration")]
+    pub authentication_timeout: Duration,
+    /// Time between two looks at the files of `tls` and `sasl`, which are read again when they have changed.
+    /// Default 30 s. No Kafka property: Kafka reads them again when told to.
+    #[serde(with = "text_duration")]
+    pub reload_interval: Duration,
     /// Directory of the logs and the metadata; locked while the broker runs. Default `logferry-data`.
     /// Kafka: `log.dirs` (one only).
     pub data_dir: PathBuf,
@@ -147,6 +167,12 @@ impl Default for Config {
         Self {
             listen: "127.0.0.1:9092".to_owned(),
             advertised: None,
+            protocol: SecurityProtocol::Plaintext,
+            listeners: Vec::new(),
+            tls: None,
+            sasl: None,
+            authentication_timeout: Duration::from_secs(10),
+            reload_interval: Duration::from_secs(30),
             data_dir: PathBuf::from("logferry-data"),
             node_id: 1,
             num_partitions: 1,
@@ -240,6 +266,7 @@ impl Config {
             });
         }
         problems.extend(self.groups.problems());
+        problems.extend(security::problems(self));
         if problems.is_empty() {
             Ok(())
         } else {

@@ -5,15 +5,19 @@
 //! socket until then. Whatever is wrong with a frame ends this connection and nothing else.
 //!
 //! ```text
+//!  TLS handshake ─► SASL ─┐
+//!                         ▼
 //!  length ─► limit ─► byte permit ─► body ─► handlers::dispatch ─► answer
 //! ```
+//!
+//! Where a listener has TLS or SASL, both must be over by `authentication_timeout` after the connection was
+//! accepted, and until then requests are small.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use broker_protocol::frame;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     sync::OwnedSemaphorePermit,
     time::{Instant, timeout, timeout_at},
@@ -24,6 +28,8 @@ use tracing::{debug, error};
 use crate::{
     broker::Shared,
     handlers::{self, Context, Reply},
+    security::{Principal, Session, config::ListenerConfig, subject},
+    stream::Stream,
 };
 
 /// Read buffer of a connection; a longer frame gets memory of its own, which goes with the request.
@@ -31,6 +37,15 @@ const READ_BUFFER: usize = 16 * 1024;
 
 /// Requests up to this many bytes are read without a permit.
 const SMALL_REQUEST: usize = 64 * 1024;
+
+/// Largest request of a client that has yet to authenticate; a token has some hundred bytes.
+const UNAUTHENTICATED_REQUEST: usize = 16 * 1024;
+
+/// How long the end of a TLS connection may take to be said.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// What a frame's length reads as if it is the beginning of a TLS handshake.
+const TLS_HELLO: [u8; 2] = [0x16, 0x03];
 
 /// Why a connection was closed by this side.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +62,18 @@ pub(crate) enum Closed {
     /// The client closed the connection in the middle of a frame, or while its answer was awaited.
     #[error("the client left")]
     ClientLeft,
+    /// The TLS handshake failed.
+    #[error("the TLS handshake failed: {0}")]
+    Handshake(io::Error),
+    /// TLS where none is spoken.
+    #[error("the client speaks TLS, this listener does not")]
+    UnexpectedTls,
+    /// TLS handshake and authentication were not over in time.
+    #[error("not authenticated in time")]
+    Unauthenticated,
+    /// The client could not authenticate.
+    #[error("not authenticated: {0}")]
+    NotAuthenticated(String),
     /// The request is not answered.
     #[error(transparent)]
     Refused(#[from] handlers::Refused),
@@ -55,42 +82,181 @@ pub(crate) enum Closed {
     Io(#[from] io::Error),
 }
 
+impl Closed {
+    /// Whether somebody was not let in.
+    const fn is_rejection(&self) -> bool {
+        matches!(
+            self,
+            Self::Handshake(_)
+                | Self::UnexpectedTls
+                | Self::Unauthenticated
+                | Self::NotAuthenticated(_)
+                | Self::Refused(handlers::Refused::Unauthenticated { .. })
+        )
+    }
+}
+
+/// A connection as it was accepted.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    /// Its socket.
+    pub(crate) socket: TcpStream,
+    /// The client's address.
+    pub(crate) peer: SocketAddr,
+    /// Where it came in.
+    pub(crate) listener: Arc<ListenerConfig>,
+}
+
 /// Serves one connection until the client leaves, `stop` is cancelled or something is wrong.
 pub(crate) async fn run(
     shared: Arc<Shared>,
-    stream: TcpStream,
-    peer: SocketAddr,
+    accepted: Accepted,
     stop: CancellationToken,
 ) -> Result<(), Closed> {
+    let (peer, listener) = (accepted.peer, Arc::clone(&accepted.listener));
     let _panic_log = PanicLog(peer);
-    stream.set_nodelay(true)?;
-    let local = stream.local_addr()?;
-    debug!(%peer, "connection accepted");
+    let ended = serve(Arc::clone(&shared), accepted, stop).await;
+    if let Err(reason) = &ended
+        && reason.is_rejection()
+    {
+        let security = &shared.security;
+        security.note_failure(peer, &listener.name, &reason.to_string());
+    }
+    ended
+}
+
+async fn serve(
+    shared: Arc<Shared>,
+    accepted: Accepted,
+    stop: CancellationToken,
+) -> Result<(), Closed> {
+    let deadline = Instant::now() + shared.config.authentication_timeout;
+    let Accepted {
+        socket,
+        peer,
+        listener,
+    } = accepted;
+    socket.set_nodelay(true)?;
+    let local = socket.local_addr()?;
+    debug!(%peer, listener = %listener.name, "connection accepted");
+    let secured = tokio::select! {
+        () = stop.cancelled() => return Ok(()),
+        secured = timeout_at(deadline, secure(&shared, socket, &listener)) => secured,
+    };
+    let (stream, principal) = secured.map_err(|_| Closed::Unauthenticated)??;
     let mut connection = Connection {
         shared,
+        listener,
+        principal,
+        local,
+        peer,
         stream,
         buffer: BytesMut::new(),
+        request_limit: UNAUTHENTICATED_REQUEST,
         stop,
     };
-    while let Some((frame, permit)) = connection.next_frame().await? {
-        let reply = connection.answer(frame, local, peer).await?;
-        drop(permit);
-        if let Some(reply) = reply {
-            connection.write(reply).await?;
+    let ended = connection.serve(deadline).await;
+    // Best effort: who has gone does not hear it.
+    let _said = timeout(GOODBYE, connection.stream.shutdown()).await;
+    ended
+}
+
+/// The TLS handshake, where the listener has one, and who the client is by its certificate.
+async fn secure(
+    shared: &Shared,
+    socket: TcpStream,
+    listener: &ListenerConfig,
+) -> Result<(Stream, Principal), Closed> {
+    let tls = shared.security.tls();
+    let Some(tls) = tls.filter(|_| listener.protocol.has_tls()) else {
+        return Ok((Stream::Plain(socket), Principal::anonymous()));
+    };
+    let accepted = tls.acceptor(listener.protocol).accept(socket).await;
+    let stream = accepted.map_err(Closed::Handshake)?;
+    let certificate = stream.get_ref().1.peer_certificates();
+    let principal = match certificate.and_then(<[_]>::first) {
+        None => Principal::anonymous(),
+        Some(certificate) => {
+            let unnamed = || Closed::NotAuthenticated("a certificate without a subject".to_owned());
+            Principal::user(&subject(certificate).ok_or_else(unnamed)?)
         }
-    }
-    Ok(())
+    };
+    Ok((Stream::Tls(Box::new(stream)), principal))
 }
 
 struct Connection {
     shared: Arc<Shared>,
-    stream: TcpStream,
+    listener: Arc<ListenerConfig>,
+    principal: Principal,
+    local: SocketAddr,
+    peer: SocketAddr,
+    stream: Stream,
     /// Bytes received and not yet handled.
     buffer: BytesMut,
+    /// Bytes of the largest request that is read.
+    request_limit: usize,
     stop: CancellationToken,
 }
 
 impl Connection {
+    /// Answers until the client leaves or the broker stops; first of all it must be known who the client is.
+    async fn serve(&mut self, deadline: Instant) -> Result<(), Closed> {
+        if self.listener.protocol.has_sasl() {
+            let known = timeout_at(deadline, self.authenticate()).await;
+            let Some(principal) = known.map_err(|_| Closed::Unauthenticated)?? else {
+                return Ok(());
+            };
+            debug!(peer = %self.peer, %principal, "client authenticated");
+            self.principal = principal;
+        }
+        let limit = self.shared.config.max_request_bytes.as_u64();
+        self.request_limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        while let Some((frame, permit)) = self.next_frame().await? {
+            let reply = self.answer(frame).await?;
+            drop(permit);
+            if let Some(reply) = reply {
+                self.write(reply).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the client authenticate: who it is. `None` when it has left, or the broker stops.
+    async fn authenticate(&mut self) -> Result<Option<Principal>, Closed> {
+        let mut session = Session::Start;
+        while let Some((frame, _no_permit)) = self.next_frame().await? {
+            let reply = handlers::authenticate(&self.context(), &mut session, frame)?;
+            match session {
+                Session::Done(principal) => {
+                    self.write(reply).await?;
+                    return Ok(Some(principal));
+                }
+                Session::Failed(reason) => {
+                    let sasl = self.shared.config.sasl.as_ref();
+                    tokio::time::sleep(sasl.map_or(Duration::ZERO, |sasl| sasl.failure_delay))
+                        .await;
+                    self.write(reply).await?;
+                    return Err(Closed::NotAuthenticated(reason));
+                }
+                Session::Start | Session::Chosen(_) | Session::Challenged(..) => {
+                    self.write(reply).await?;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn context(&self) -> Context<'_> {
+        Context {
+            broker: &self.shared,
+            stop: &self.stop,
+            listener: &self.listener,
+            principal: &self.principal,
+            local: self.local,
+            peer: self.peer,
+        }
+    }
+
     /// The next request without its length, and the permit for its bytes. `None` when the client has left
     /// between two requests, or the broker stops and no whole request is buffered.
     async fn next_frame(&mut self) -> Result<Option<(Bytes, OwnedSemaphorePermit)>, Closed> {
@@ -150,11 +316,12 @@ impl Connection {
             }
         }
         let prefix = self.buffer.get_i32().to_be_bytes();
-        let limit = usize::try_from(config.max_request_bytes.as_u64()).unwrap_or(usize::MAX);
-        Ok(Some((
-            frame::parse_length(prefix, frame::MIN_REQUEST_LEN, limit)?,
-            begun,
-        )))
+        let length = frame::parse_length(prefix, frame::MIN_REQUEST_LEN, self.request_limit);
+        match length {
+            Ok(length) => Ok(Some((length, begun))),
+            Err(_) if prefix.starts_with(&TLS_HELLO) => Err(Closed::UnexpectedTls),
+            Err(error) => Err(error.into()),
+        }
     }
 
     async fn read_more(&mut self) -> io::Result<usize> {
@@ -190,22 +357,20 @@ impl Connection {
     }
 
     /// Handles one request. A client that leaves while its answer is awaited frees what it held.
-    async fn answer(
-        &self,
-        frame: Bytes,
-        local: SocketAddr,
-        peer: SocketAddr,
-    ) -> Result<Option<Reply>, Closed> {
+    async fn answer(&mut self, frame: Bytes) -> Result<Option<Reply>, Closed> {
+        let Self { stream, buffer, .. } = self;
         let context = Context {
             broker: &self.shared,
             stop: &self.stop,
-            local,
-            peer,
+            listener: &self.listener,
+            principal: &self.principal,
+            local: self.local,
+            peer: self.peer,
         };
         tokio::select! {
             biased;
             reply = handlers::dispatch(&context, frame) => Ok(reply?),
-            () = client_left(&self.stream) => Err(Closed::ClientLeft),
+            () = stream.client_left(buffer) => Err(Closed::ClientLeft),
         }
     }
 
@@ -220,16 +385,10 @@ impl Connection {
                 return Err(Closed::ClientLeft);
             }
         }
+        let flushed = timeout(self.shared.config.idle_timeout, self.stream.flush());
+        flushed.await.map_err(|_| Closed::Idle)??;
         drop(permit);
         Ok(())
-    }
-}
-
-/// Ends when the client has closed its side and nothing it sent is unread; otherwise never.
-async fn client_left(stream: &TcpStream) {
-    let mut byte = [0];
-    if !matches!(stream.peek(&mut byte).await, Ok(0) | Err(_)) {
-        std::future::pending::<()>().await;
     }
 }
 

@@ -29,6 +29,15 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// A file of certificates, keys or users cannot be used.
+    #[error("cannot use {}", path.display())]
+    Security {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: crate::security::FileFault,
+    },
     /// The logs could not be opened, flushed or closed.
     #[error("cannot use the logs in {}", path.display())]
     Logs {
@@ -106,7 +115,7 @@ impl Error {
     /// What an operator can expect of trying again.
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Config { .. } | Self::OtherNode { .. } => Kind::Caller,
+            Self::Config { .. } | Self::OtherNode { .. } | Self::Security { .. } => Kind::Caller,
             Self::TopicExists { .. } | Self::NoSuchTopic { .. } => Kind::Caller,
             Self::Listen { .. } => Kind::Retriable,
             Self::Logs { source, .. } => match source.kind() {

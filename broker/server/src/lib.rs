@@ -7,6 +7,7 @@
 //! ```
 //!
 //! - [`Config`]: what an operator can set. [`Broker`]: opened on a directory, served on a listener.
+//! - `security`: TLS handshakes and SASL, before a request is looked at; who a connection speaks for.
 //! - `handlers`: one file an API, and the table of the versions served.
 //! - `topics`, `metadata_store`: what exists, durable before it shows; the seam for another metadata store.
 //! - `fetch_sessions`: what clients fetch, so that they need not say it each time.
@@ -41,8 +42,10 @@ mod listener;
 mod metadata_store;
 mod partition;
 mod pool;
+mod security;
 mod space;
 mod steady_clock;
+mod stream;
 mod topic_config;
 mod topics;
 
@@ -52,3 +55,8 @@ pub use clock::{Clock, SystemClock};
 pub use config::{Config, Problem};
 pub use error::{Error, Kind as ErrorKind};
 pub use group::Config as GroupConfig;
+pub use listener::Listeners;
+pub use security::{
+    FileFault,
+    config::{ClientAuth, ListenerConfig, SaslConfig, SecurityProtocol, TlsConfig, TlsVersion},
+};

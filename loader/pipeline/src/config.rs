@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use broker_client::{SaslConfig, TlsConfig};
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +54,12 @@ pub struct JobConfig {
 pub struct SourceConfig {
     /// Bootstrap brokers, `host:port` (`bootstrap.servers`).
     pub brokers: Vec<String>,
+    /// TLS to the brokers. Without the table: plaintext (`security.protocol`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsConfig>,
+    /// Name and password for the brokers. Without the table: none (`security.protocol`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sasl: Option<SaslConfig>,
     /// Topics to load.
     pub topics: Vec<String>,
     /// Where a topic's first load starts: `earliest` (default), `latest`, an RFC 3339 time, or

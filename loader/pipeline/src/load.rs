@@ -593,6 +593,8 @@ pub fn store_config(job: &JobConfig) -> StoreConfig {
 fn client_config(job: &JobConfig) -> ClientConfig {
     ClientConfig {
         bootstrap: job.source.brokers.clone(),
+        tls: job.source.tls.clone(),
+        sasl: job.source.sasl.clone(),
         client_id: format!("logferry-load-{}", job.name),
         request_timeout: duration_ms(job.source.request_timeout.as_ms()),
         retry_deadline: duration_ms(job.source.retry_deadline.as_ms()),
@@ -604,6 +606,8 @@ fn client_config(job: &JobConfig) -> ClientConfig {
 pub(crate) fn planned_client_config(plan: &Plan) -> ClientConfig {
     ClientConfig {
         bootstrap: plan.source.brokers.clone(),
+        tls: plan.source.tls.clone(),
+        sasl: plan.source.sasl.clone(),
         client_id: format!("logferry-load-{}", plan.job),
         request_timeout: duration_ms(plan.source.request_timeout_ms),
         retry_deadline: duration_ms(plan.source.retry_deadline_ms),

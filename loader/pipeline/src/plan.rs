@@ -9,6 +9,7 @@ mod tasks;
 mod tests;
 
 use broker_client::protocol::ids::{TopicId, TopicName};
+use broker_client::{SaslConfig, TlsConfig};
 use serde::{Deserialize, Serialize};
 
 pub use self::tasks::{Task, TaskRange};
@@ -78,6 +79,12 @@ impl Document for Plan {
 pub struct PlannedSource {
     /// Bootstrap brokers.
     pub brokers: Vec<String>,
+    /// TLS to them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsConfig>,
+    /// Name for them, and where the password is; the password itself is never stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sasl: Option<SaslConfig>,
     /// Cluster id; a task that meets another cluster fails.
     pub cluster_id: String,
     /// Which records are seen.
@@ -314,6 +321,8 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, Error> {
         planned_at_ms: request.now_ms,
         source: PlannedSource {
             brokers: job.source.brokers.clone(),
+            tls: job.source.tls.clone(),
+            sasl: job.source.sasl.clone(),
             cluster_id: request.source.cluster_id.clone(),
             isolation: job.source.isolation,
             max_batch_bytes: job.source.max_batch_bytes.as_u64(),

@@ -51,6 +51,7 @@ impl World {
                 proxied: true,
                 heap_mb: 384,
                 properties: quickly.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+                ..KafkaOptions::default()
             };
             Kafka::start(&options).unwrap()
         });

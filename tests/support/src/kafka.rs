@@ -44,6 +44,11 @@ pub struct KafkaOptions {
     /// Gives each broker a second listener whose advertised address is [`Endpoint::proxy`], for a
     /// [`crate::TcpProxy`] there: clients that bootstrap through the proxy then stay behind it.
     pub proxied: bool,
+    /// More listeners on the loopback address, each named by its security protocol, such as `SASL_SSL`, with its
+    /// port; for one broker. What they need beside is in `properties`.
+    pub listeners: Vec<(&'static str, u16)>,
+    /// Arguments for the tool that formats the storage, such as `--add-scram` and its value.
+    pub format: Vec<String>,
     /// Heap of each broker in MiB.
     pub heap_mb: u32,
 }
@@ -54,6 +59,8 @@ impl Default for KafkaOptions {
             brokers: 1,
             properties: Vec::new(),
             proxied: false,
+            listeners: Vec::new(),
+            format: Vec::new(),
             heap_mb: 768,
         }
     }
@@ -152,7 +159,7 @@ impl Kafka {
             heap_mb: options.heap_mb,
             _scratch: Some(scratch),
         };
-        kafka.format()?;
+        kafka.format(&options.format)?;
         for index in 0..kafka.nodes.len() {
             kafka.launch(index)?;
         }
@@ -165,7 +172,7 @@ impl Kafka {
     }
 
     /// Writes each node's storage, all at the same time, as `kafka-storage.sh format` does.
-    fn format(&self) -> Result<()> {
+    fn format(&self, arguments: &[String]) -> Result<()> {
         let cluster_id = format!("logferry-{}", net::random() % 1_000_000);
         let mut formats = Vec::new();
         for node in &self.nodes {
@@ -173,6 +180,7 @@ impl Kafka {
             command
                 .args(["format", "-t", &cluster_id, "-c"])
                 .arg(&node.properties)
+                .args(arguments)
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped());
@@ -599,7 +607,7 @@ fn properties(
     voters: &str,
 ) -> String {
     let replication = options.brokers.min(3);
-    let (listener, advertised) = if options.proxied {
+    let (mut listener, mut advertised) = if options.proxied {
         (
             format!(",PROXIED://127.0.0.1:{behind_proxy}"),
             format!(",PROXIED://127.0.0.1:{proxy}"),
@@ -607,6 +615,12 @@ fn properties(
     } else {
         (String::new(), String::new())
     };
+    let mut protocols = String::new();
+    for (name, port) in &options.listeners {
+        listener.push_str(&format!(",{name}://127.0.0.1:{port}"));
+        advertised.push_str(&format!(",{name}://127.0.0.1:{port}"));
+        protocols.push_str(&format!(",{name}:{name}"));
+    }
     let mut text = format!(
         "process.roles=broker,controller\n\
          node.id={node}\n\
@@ -615,7 +629,7 @@ fn properties(
          advertised.listeners=PLAINTEXT://127.0.0.1:{client}{advertised}\n\
          controller.listener.names=CONTROLLER\n\
          inter.broker.listener.name=PLAINTEXT\n\
-         listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT\n\
+         listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT{protocols}\n\
          log.dirs={}/node{node}\n\
          offsets.topic.replication.factor={replication}\n\
          offsets.topic.num.partitions=4\n\

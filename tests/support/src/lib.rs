@@ -14,6 +14,7 @@
 //! Nothing outlives the process that started it, see [`process`].
 
 pub mod cache;
+mod certificates;
 mod hdfs;
 pub mod jars;
 mod java;
@@ -32,6 +33,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
+pub use certificates::{Authority, Identity};
 pub use hdfs::{Hdfs, HdfsNode, HdfsOptions, HdfsStatus};
 pub use java::Answer;
 pub use kafka::{Endpoint, Kafka, KafkaOptions, TestRecords, TransactionEnd};

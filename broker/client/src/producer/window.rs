@@ -360,7 +360,11 @@ fn is_outcome_unknown(error: &Error) -> bool {
     }
     matches!(
         error,
-        Error::Disconnected { .. } | Error::NoAnswer { .. } | Error::Protocol { .. }
+        Error::Disconnected { .. }
+            | Error::Unwelcome { .. }
+            | Error::Tls { .. }
+            | Error::NoAnswer { .. }
+            | Error::Protocol { .. }
     )
 }
 

@@ -27,6 +27,8 @@ const CAP: usize = 1 << 20;
 async fn open_at(address: &str) -> Result<Connection> {
     let settings = Settings {
         client_id: ByteString::from_static("test"),
+        tls: None,
+        login: None,
         connect_timeout: LIMIT,
         max_response_bytes: CAP,
     };

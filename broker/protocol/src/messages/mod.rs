@@ -140,6 +140,7 @@ apis! {
     SyncGroup = sync_group, SyncGroupRequest => SyncGroupResponse;
     DescribeGroups = describe_groups, DescribeGroupsRequest => DescribeGroupsResponse;
     ListGroups = list_groups, ListGroupsRequest => ListGroupsResponse;
+    SaslHandshake = sasl_handshake, SaslHandshakeRequest => SaslHandshakeResponse;
     ApiVersions = api_versions, ApiVersionsRequest => ApiVersionsResponse;
     CreateTopics = create_topics, CreateTopicsRequest => CreateTopicsResponse;
     DeleteTopics = delete_topics, DeleteTopicsRequest => DeleteTopicsResponse;
@@ -150,6 +151,7 @@ apis! {
     DescribeConfigs = describe_configs, DescribeConfigsRequest => DescribeConfigsResponse;
     AlterConfigs = alter_configs, AlterConfigsRequest => AlterConfigsResponse;
     DescribeLogDirs = describe_log_dirs, DescribeLogDirsRequest => DescribeLogDirsResponse;
+    SaslAuthenticate = sasl_authenticate, SaslAuthenticateRequest => SaslAuthenticateResponse;
     CreatePartitions = create_partitions, CreatePartitionsRequest => CreatePartitionsResponse;
     DeleteGroups = delete_groups, DeleteGroupsRequest => DeleteGroupsResponse;
     ElectLeaders = elect_leaders, ElectLeadersRequest => ElectLeadersResponse;

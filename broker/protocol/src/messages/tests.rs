@@ -86,6 +86,7 @@ for_each_message! {
     DescribeConfigsRequest DescribeConfigsResponse
     AlterConfigsRequest AlterConfigsResponse
     DescribeLogDirsRequest DescribeLogDirsResponse
+    SaslAuthenticateRequest SaslAuthenticateResponse
     CreatePartitionsRequest CreatePartitionsResponse
     DeleteGroupsRequest DeleteGroupsResponse
     ElectLeadersRequest ElectLeadersResponse
@@ -96,6 +97,7 @@ for_each_message! {
     DescribeProducersRequest DescribeProducersResponse
     DescribeTopicPartitionsRequest DescribeTopicPartitionsResponse;
     without_tags:
+    SaslHandshakeRequest SaslHandshakeResponse
     OffsetDeleteRequest OffsetDeleteResponse
 }
 

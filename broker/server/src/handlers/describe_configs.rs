@@ -16,6 +16,7 @@ use broker_protocol::{
 use super::Context;
 use crate::{
     config::Config,
+    security::config::ListenerConfig,
     topic_config::{Effect, KEYS, Kind, Overrides, bytes_as_long, millis, unlimited},
 };
 
@@ -206,9 +207,17 @@ fn log_rows(config: &Config) -> Vec<(&'static str, Kind, String)> {
 }
 
 fn broker_values(context: &Context<'_>) -> Vec<Described> {
-    let defaults = rows(&Config::default(), &Config::default().listen);
+    let defaults = rows(&Config::default(), |listener| listener.listen.clone());
     let (host, port) = context.advertised();
-    let values = rows(&context.broker.config, &format!("{host}:{port}"));
+    let reached = format!("{host}:{port}");
+    let values = rows(&context.broker.config, |listener| {
+        let advertised = listener.advertised.as_deref().unwrap_or(&listener.listen);
+        if listener.name == context.listener.name {
+            reached.clone()
+        } else {
+            advertised.to_owned()
+        }
+    });
     let described =
         values
             .into_iter()
@@ -228,16 +237,21 @@ fn broker_values(context: &Context<'_>) -> Vec<Described> {
     described.collect()
 }
 
-fn rows(config: &Config, advertised: &str) -> Vec<(&'static str, Kind, String)> {
+fn rows(
+    config: &Config,
+    advertised: impl Fn(&ListenerConfig) -> String,
+) -> Vec<(&'static str, Kind, String)> {
+    let listeners = config.all_listeners();
+    let listed = |entry: &dyn Fn(&ListenerConfig) -> String| {
+        let entries: Vec<String> = listeners.iter().map(entry).collect();
+        entries.join(",")
+    };
     let size = |size: bytesize::ByteSize| size.as_u64().to_string();
     let mut rows = vec![
         (
             "advertised.listeners",
             Kind::List,
-            format!(
-                "PLAINTEXT://{}",
-                config.advertised.as_deref().unwrap_or(advertised)
-            ),
+            listed(&|listener| format!("{}://{}", listener.name, advertised(listener))),
         ),
         (
             "auto.create.topics.enable",
@@ -254,7 +268,7 @@ fn rows(config: &Config, advertised: &str) -> Vec<(&'static str, Kind, String)> 
         (
             "listeners",
             Kind::List,
-            format!("PLAINTEXT://{}", config.listen),
+            listed(&|listener| format!("{}://{}", listener.name, listener.listen)),
         ),
         (
             "max.connections",

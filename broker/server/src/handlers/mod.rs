@@ -17,7 +17,11 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, trace};
 
-use crate::{broker::Shared, config};
+use crate::{
+    broker::Shared,
+    config,
+    security::{Principal, Session, config::ListenerConfig},
+};
 
 mod alter_configs;
 mod alter_partition_reassignments;
@@ -50,6 +54,8 @@ mod offset_delete;
 mod offset_fetch;
 mod offset_for_leader_epoch;
 mod produce;
+mod sasl_authenticate;
+mod sasl_handshake;
 mod sync_group;
 mod timestamps;
 
@@ -84,6 +90,7 @@ pub(crate) const SERVED: &[Served] = &[
     served(ApiKey::SyncGroup, 0, 5),
     served(ApiKey::DescribeGroups, 0, 6),
     served(ApiKey::ListGroups, 0, 5),
+    served(ApiKey::SaslHandshake, 0, 1),
     served(ApiKey::ApiVersions, 0, 4),
     served(ApiKey::CreateTopics, 2, 7),
     served(ApiKey::DeleteTopics, 1, 6),
@@ -93,6 +100,7 @@ pub(crate) const SERVED: &[Served] = &[
     served(ApiKey::DescribeConfigs, 1, 4),
     served(ApiKey::AlterConfigs, 0, 2),
     served(ApiKey::DescribeLogDirs, 1, 4),
+    served(ApiKey::SaslAuthenticate, 0, 2),
     served(ApiKey::CreatePartitions, 0, 3),
     served(ApiKey::DeleteGroups, 0, 2),
     served(ApiKey::ElectLeaders, 0, 2),
@@ -112,6 +120,10 @@ pub(crate) struct Context<'a> {
     pub(crate) broker: &'a Arc<Shared>,
     /// Cancelled when the broker stops: whoever waits answers with what there is.
     pub(crate) stop: &'a CancellationToken,
+    /// The listener that the client came by.
+    pub(crate) listener: &'a ListenerConfig,
+    /// Who the client is.
+    pub(crate) principal: &'a Principal,
     /// The address of this broker that the client reached.
     pub(crate) local: SocketAddr,
     /// The client's address.
@@ -119,11 +131,10 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// The host and port that this client is told to connect to.
+    /// The host and port that this client is told to connect to: those of the listener that it came by.
     fn advertised(&self) -> (String, i32) {
         let configured = self
-            .broker
-            .config
+            .listener
             .advertised
             .as_deref()
             .and_then(config::host_and_port);
@@ -160,6 +171,9 @@ pub(crate) enum Refused {
     /// A produce request without acknowledgement failed; closing is the only way to say so.
     #[error("a produce request that wants no answer failed: {reason}")]
     Unacknowledged { reason: String },
+    /// Nothing but the authentication is answered before it.
+    #[error("{} before authentication", api.name())]
+    Unauthenticated { api: ApiKey },
     /// An answer that does not fit its version: a mistake in a handler.
     #[error("the answer could not be encoded")]
     Unencodable(#[from] EncodeError),
@@ -173,19 +187,10 @@ pub(crate) async fn dispatch(
     context: &Context<'_>,
     mut body: Bytes,
 ) -> Result<Option<Reply>, Refused> {
-    let header = RequestHeader::decode(&mut body)?;
+    let (header, api) = read_header(context, &mut body)?;
     let version = header.api_version;
-    let row = SERVED.iter().find(|row| row.api.code() == header.api_key);
-    let Some(&Served { api, min, max }) = row else {
-        let api = ApiKey::from_i16(header.api_key).unwrap_or(ApiKey::ApiVersions);
-        return Err(Refused::NotServed { api, version });
-    };
-    trace!(peer = %context.peer, api = api.name(), version, client_id = ?header.client_id, "request");
-    if !(min..=max).contains(&version) {
-        if api == ApiKey::ApiVersions {
-            return Ok(Some(reply(&api_versions::too_new(), 0, &header)?));
-        }
-        return Err(Refused::NotServed { api, version });
+    if let Some(reply) = too_new(api, &header)? {
+        return Ok(Some(reply));
     }
     if api == ApiKey::Produce && version < produce::MIN_VERSION {
         return produce::refuse_old(body, &header);
@@ -206,14 +211,14 @@ async fn call(
         ($module:ident::$handler:ident($($argument:expr),*)$(.$await:tt)?) => {{
             let request = Message::decode(&mut body, version)?;
             let response = $module::$handler($($argument,)* request)$(.$await)?;
-            Ok(Some(reply(&response, version, header)?))
+            answered(&response, version, header)
         }};
     }
     match api {
         ApiKey::Produce => {
             let request = Message::decode(&mut body, version)?;
             match produce::handle(context, version, request).await? {
-                Some(response) => Ok(Some(reply(&response, version, header)?)),
+                Some(response) => answered(&response, version, header),
                 None => Ok(None),
             }
         }
@@ -243,6 +248,8 @@ async fn call(
         ApiKey::ListGroups => answer!(list_groups::handle(context)),
         ApiKey::DeleteGroups => answer!(delete_groups::handle(context)),
         ApiKey::OffsetDelete => answer!(offset_delete::handle(context)),
+        ApiKey::SaslHandshake => answered(&sasl_handshake::too_late(), version, header),
+        ApiKey::SaslAuthenticate => answered(&sasl_authenticate::too_late(), version, header),
         ApiKey::CreateTopics => answer!(create_topics::handle(context, version).await),
         ApiKey::DeleteTopics => answer!(delete_topics::handle(context, version).await),
         ApiKey::DeleteRecords => answer!(delete_records::handle(context).await),
@@ -262,17 +269,90 @@ async fn call(
         ApiKey::ListPartitionReassignments => {
             let request = Message::decode(&mut body, version)?;
             let response = list_partition_reassignments::handle(&request);
-            Ok(Some(reply(&response, version, header)?))
+            answered(&response, version, header)
         }
         ApiKey::DescribeProducers => answer!(describe_producers::handle(context)),
         ApiKey::DescribeTopicPartitions => answer!(describe_topic_partitions::handle(context)),
         ApiKey::DescribeCluster => {
             let request = Message::decode(&mut body, version)?;
             let response = describe_cluster::handle(context, &request);
-            Ok(Some(reply(&response, version, header)?))
+            answered(&response, version, header)
         }
         _ => Err(Refused::NotServed { api, version }),
     }
+}
+
+fn answered<M: Message>(
+    response: &M,
+    version: i16,
+    header: &RequestHeader,
+) -> Result<Option<Reply>, Refused> {
+    Ok(Some(reply(response, version, header)?))
+}
+
+/// Answers one request of a client that has yet to authenticate; `session` says how far it has come.
+pub(crate) fn authenticate(
+    context: &Context<'_>,
+    session: &mut Session,
+    mut body: Bytes,
+) -> Result<Reply, Refused> {
+    let (header, api) = read_header(context, &mut body)?;
+    let version = header.api_version;
+    if let Some(reply) = too_new(api, &header)? {
+        return Ok(reply);
+    }
+    if api == ApiKey::ApiVersions {
+        let response = api_versions::handle(version, Message::decode(&mut body, version)?);
+        return Ok(reply(&response, version, &header)?);
+    }
+    if api == ApiKey::SaslHandshake {
+        let request = Message::decode(&mut body, version)?;
+        let response = sasl_handshake::handle(context, session, version, &request);
+        return Ok(reply(&response, version, &header)?);
+    }
+    if api == ApiKey::SaslAuthenticate {
+        let request = Message::decode(&mut body, version)?;
+        let response = sasl_authenticate::handle(context, session, &request);
+        return Ok(reply(&response, version, &header)?);
+    }
+    Err(Refused::Unauthenticated { api })
+}
+
+/// The header of a request, and which of the served APIs it is for.
+fn read_header(
+    context: &Context<'_>,
+    body: &mut Bytes,
+) -> Result<(RequestHeader, ApiKey), Refused> {
+    let header = RequestHeader::decode(body)?;
+    let version = header.api_version;
+    let row = SERVED.iter().find(|row| row.api.code() == header.api_key);
+    let Some(&Served { api, min, max }) = row else {
+        let api = ApiKey::from_i16(header.api_key).unwrap_or(ApiKey::ApiVersions);
+        return Err(Refused::NotServed { api, version });
+    };
+    trace!(
+        peer = %context.peer,
+        principal = %context.principal,
+        api = api.name(),
+        version,
+        client_id = ?header.client_id,
+        "request"
+    );
+    if !(min..=max).contains(&version) && api != ApiKey::ApiVersions {
+        return Err(Refused::NotServed { api, version });
+    }
+    Ok((header, api))
+}
+
+/// The answer to an `ApiVersions` request above the table.
+fn too_new(api: ApiKey, header: &RequestHeader) -> Result<Option<Reply>, EncodeError> {
+    let known = SERVED
+        .iter()
+        .any(|row| row.api == api && (row.min..=row.max).contains(&header.api_version));
+    if known {
+        return Ok(None);
+    }
+    reply(&api_versions::too_new(), 0, header).map(Some)
 }
 
 fn reply<M: Message>(

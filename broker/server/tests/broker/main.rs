@@ -27,6 +27,8 @@ mod restart;
 #[cfg(test)]
 mod retention;
 #[cfg(test)]
+mod security;
+#[cfg(test)]
 mod support;
 #[cfg(test)]
 mod versions;

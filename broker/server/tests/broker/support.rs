@@ -51,6 +51,8 @@ impl Clock for StillClock {
 /// A broker in a runtime of its own, so that it can be killed with all its tasks.
 pub(crate) struct TestBroker {
     pub(crate) address: SocketAddr,
+    /// Of each listener, by name.
+    pub(crate) addresses: Vec<(String, SocketAddr)>,
     pub(crate) cluster_id: String,
     pub(crate) folder: Arc<TempDir>,
     stop: CancellationToken,
@@ -104,12 +106,13 @@ impl TestBroker {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let served = runtime.spawn(async move {
             let listener = broker.bind().await?;
-            sender.send(listener.local_addr().unwrap()).unwrap();
+            sender.send(listener.addresses()).unwrap();
             broker.serve(listener, token).await
         });
-        let address = receiver.await.unwrap();
+        let addresses = receiver.await.unwrap();
         Self {
-            address,
+            address: addresses[0].1,
+            addresses,
             cluster_id,
             folder,
             stop,
@@ -119,10 +122,20 @@ impl TestBroker {
     }
 
     pub(crate) async fn connect(&self) -> Wire {
+        Self::connect_to(self.address).await
+    }
+
+    pub(crate) async fn connect_to(address: SocketAddr) -> Wire {
         Wire {
-            stream: TcpStream::connect(self.address).await.unwrap(),
+            stream: TcpStream::connect(address).await.unwrap(),
             correlation_id: 0,
         }
+    }
+
+    /// The address of a listener.
+    pub(crate) fn listener(&self, name: &str) -> SocketAddr {
+        let found = self.addresses.iter().find(|(known, _)| known == name);
+        found.unwrap().1
     }
 
     /// Asks the broker to stop without waiting for it.
@@ -203,6 +216,12 @@ impl Wire {
             .expect("an answer in time")
             .unwrap()
             .into()
+    }
+
+    /// Whether a frame comes before the connection ends.
+    pub(crate) async fn try_frame(&mut self) -> bool {
+        let length = timeout(PATIENCE, self.stream.read_i32()).await;
+        length.expect("an answer or the end in time").is_ok()
     }
 
     pub(crate) async fn receive<R: Request>(&mut self, version: i16) -> (i32, R::Response) {

@@ -13,8 +13,8 @@ use broker_protocol::{
         IncrementalAlterConfigsRequest, InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest,
         ListGroupsRequest, ListOffsetsRequest, ListPartitionReassignmentsRequest, Message,
         MetadataRequest, OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest,
-        OffsetForLeaderEpochRequest, ProduceRequest, Request, SyncGroupRequest, alter_configs,
-        alter_partition_reassignments,
+        OffsetForLeaderEpochRequest, ProduceRequest, Request, SaslAuthenticateRequest,
+        SaslHandshakeRequest, SyncGroupRequest, alter_configs, alter_partition_reassignments,
         create_partitions::CreatePartitionsTopic,
         create_topics::CreatableTopic,
         delete_records::{DeleteRecordsPartition, DeleteRecordsTopic},
@@ -92,6 +92,9 @@ async fn every_version_offered_is_answered_in_its_own_form() {
         ..InitProducerIdRequest::default()
     };
     answers(wire, offered, unnamed).await;
+    // A listener without SASL says so; what one with it says is tested in `security`.
+    answers(wire, offered, |_| SaslHandshakeRequest::default()).await;
+    answers(wire, offered, |_| SaslAuthenticateRequest::default()).await;
     assert!(offered.is_empty(), "offered and not tried: {offered:?}");
 }
 
