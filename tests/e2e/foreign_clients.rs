@@ -99,7 +99,7 @@ fn the_java_producer_works_and_kafkas_own_tool_reads_our_log() {
         let folder = find(dir.path(), partition);
         for name in list(&folder)
             .iter()
-            .filter(|n| n.ends_with(".log") || n.ends_with("index"))
+            .filter(|n| n.ends_with(".log") || n.ends_with("index") || n.ends_with(".snapshot"))
         {
             let file = folder.join(name);
             let printed = tool(
@@ -114,10 +114,13 @@ fn the_java_producer_works_and_kafkas_own_tool_reads_our_log() {
             for bad in ["isvalid: false", "mismatch", "Found timestamp", "Exception"] {
                 assert!(!printed.contains(bad), "{}: {printed}", file.display());
             }
+            if name.ends_with(".snapshot") {
+                assert!(printed.contains("producerId: "), "{printed}");
+            }
             checked += 1;
         }
     }
-    assert!(checked > 6, "only {checked} files");
+    assert!(checked > 8, "only {checked} files");
 }
 
 /// The directory of a partition below a broker's data.

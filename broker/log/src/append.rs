@@ -285,7 +285,7 @@ impl PartitionLog {
         if staged.is_empty() {
             return Ok(());
         }
-        match self.write(staged, now_ms) {
+        match self.write(staged, &undo.producers, now_ms) {
             Ok(()) if self.segments.len() == undo.segments => {
                 let active_size = self.active()?.state().size;
                 let log_end = self.log_end;
@@ -308,7 +308,8 @@ impl PartitionLog {
         }
     }
 
-    fn write(&mut self, staged: &[Staged<'_>], now_ms: i64) -> Result<()> {
+    /// `saved` are the producers' states before each of the batches.
+    fn write(&mut self, staged: &[Staged<'_>], saved: &[SavedProducer], now_ms: i64) -> Result<()> {
         let mut new_epoch = false;
         for stage in staged {
             let header = &stage.header;
@@ -325,7 +326,8 @@ impl PartitionLog {
         while let Some(first) = rest.first() {
             let mut state = self.active()?.state();
             if self.must_roll(&state, &first.header, now_ms)? {
-                self.roll()?;
+                let written = staged.len() - rest.len();
+                self.roll(saved.get(written..).unwrap_or_default())?;
                 state = self.active()?.state();
             }
             let fitting = self.fitting(state, rest, now_ms)?;
@@ -387,6 +389,8 @@ impl PartitionLog {
         state.first_ms = state.first_ms.or(Some(now_ms));
         segment.set_state(state);
         segment.add_entries(&entries);
+        self.snapshots
+            .appended(run.iter().map(|stage| size_of(&stage.header)).sum());
         self.log_end = state.end_offset;
         Ok(())
     }
@@ -405,6 +409,8 @@ impl PartitionLog {
             self.names_changed += 1;
             segment.remove()?;
         }
+        self.snapshots
+            .remove_behind(self.pool.disk(), undo.log_end)?;
         let file = active.file()?;
         file.truncate(undo.active.size)
             .map_err(|source| active.io("truncate", source))?;

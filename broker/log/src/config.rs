@@ -60,7 +60,6 @@ impl Default for LogConfig {
             timestamp_before_max_ms: i64::MAX,
             timestamp_after_max_ms: 3_600_000,
             deletes: true,
-            compacted: false,
             retention_ms: Some(7 * 24 * 3_600_000),
             retention_bytes: None,
             compaction: CompactionConfig::default(),
@@ -68,6 +67,7 @@ impl Default for LogConfig {
             flush_ms: i64::MAX,
             visibility: Visibility::Committed,
             producer_id_expiration_ms: 24 * 3_600_000,
+            compacted: false,
             max_decompressed_bytes: 128 << 20,
         }
     }

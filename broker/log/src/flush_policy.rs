@@ -32,7 +32,7 @@ impl PartitionLog {
     ///
     /// # Errors
     /// [`crate::Error::Offline`].
-    pub fn begin_flush(&self) -> Result<Flush> {
+    pub fn begin_flush(&mut self) -> Result<Flush> {
         self.check_online()?;
         Ok(self.prepare_flush())
     }

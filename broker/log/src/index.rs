@@ -121,6 +121,14 @@ pub(crate) struct Index<E> {
     entry: PhantomData<E>,
 }
 
+/// The number of entries by a file's length; `None` if it has half an entry, or is longer than the index of a segment of
+/// `size` bytes can be (no batch is shorter than 61 bytes).
+fn plausible_entries<E: Entry>(len: u64, size: u64) -> Option<u64> {
+    let entries = len / E::SIZE as u64;
+    let plausible = len.is_multiple_of(E::SIZE as u64) && entries <= size / 61 + 1;
+    plausible.then_some(entries)
+}
+
 /// Entries read at once at the end of a binary search.
 const BLOCK_ENTRIES: u64 = 256;
 
@@ -158,7 +166,7 @@ impl<E: Entry> Index<E> {
         self.published().1
     }
 
-    #[cfg(test)]
+    /// Number of entries.
     pub(crate) fn len(&self) -> u64 {
         self.published().0
     }
@@ -169,7 +177,7 @@ impl<E: Entry> Index<E> {
 
     /// Reads the whole file if it is sane: there, a whole number of entries, growing, in the bounds of the segment.
     /// `None` if it is not. Nothing is published. Takes memory in proportion to the file, which is rejected unread
-    /// if it is longer than an index of a segment of `size` bytes can be (no batch is shorter than 61 bytes).
+    /// if it is longer than an index of a segment of `size` bytes can be.
     pub(crate) fn load(&self, end_offset: i64, size: u64) -> Result<Option<Vec<E>>> {
         let file = match self.file.open() {
             Ok(file) => file,
@@ -177,15 +185,13 @@ impl<E: Entry> Index<E> {
             Err(error) => return Err(error),
         };
         let len = file.len().map_err(|source| self.io("measure", source))?;
-        if len % E::SIZE as u64 != 0 || len / E::SIZE as u64 > size / 61 + 1 {
-            return Ok(None);
-        }
-        let Ok(len) = usize::try_from(len) else {
+        let count = plausible_entries::<E>(len, size).map(usize::try_from);
+        let Some(Ok(count)) = count else {
             return Ok(None);
         };
-        let mut bytes = vec![0; len];
+        let mut bytes = vec![0; count * E::SIZE];
         read_exact_at(&*file, &mut bytes, 0).map_err(|source| self.io("read", source))?;
-        let mut entries: Vec<E> = Vec::with_capacity(len / E::SIZE);
+        let mut entries: Vec<E> = Vec::with_capacity(count);
         for bytes in bytes.chunks_exact(E::SIZE) {
             match E::decode(self.base_offset, bytes) {
                 Some(entry)
@@ -200,6 +206,28 @@ impl<E: Entry> Index<E> {
             }
         }
         Ok(Some(entries))
+    }
+
+    /// Publishes the file by its length, `None` if it is missing, and its last entry; no more is looked at. False, and
+    /// nothing published, if they cannot be right.
+    pub(crate) fn adopt_unread(
+        &self,
+        len: Option<u64>,
+        end_offset: i64,
+        size: u64,
+    ) -> Result<bool> {
+        let Some(entries) = len.and_then(|len| plausible_entries::<E>(len, size)) else {
+            return Ok(false);
+        };
+        let last = match entries.checked_sub(1) {
+            Some(last) => Some(self.read(last)?),
+            None => None,
+        };
+        let plausible = last.is_none_or(|last| last.within(self.base_offset, end_offset, size));
+        if plausible {
+            self.publish(entries, last);
+        }
+        Ok(plausible)
     }
 
     /// Publishes what [`Index::load`] read.

@@ -35,6 +35,7 @@ mod recovery;
 mod retention;
 mod scan;
 mod segment;
+mod snapshots;
 mod topic_partition;
 
 pub use append::Appended;

@@ -48,6 +48,8 @@ pub(crate) struct Checkpoints {
 #[derive(Debug, Default)]
 struct Points {
     recovery: Offsets,
+    /// Recovery points as the file has them.
+    written_recovery: Offsets,
     /// Only where the log start is inside a segment.
     log_start: Offsets,
     /// Only of partitions that have been compacted.
@@ -72,6 +74,7 @@ impl Checkpoints {
     fn forget(&self, id: &TopicPartition) {
         let mut points = self.points();
         points.recovery.remove(id);
+        points.written_recovery.remove(id);
         points.log_start.remove(id);
         points.cleaned.remove(id);
     }
@@ -89,10 +92,17 @@ impl Checkpoints {
         checkpoint::write_offsets(&*self.disk, &self.dir.join(CLEANED_TO), &offsets)
     }
 
+    /// The recovery point that a crash would find, or a lower one.
+    pub(crate) fn written_recovery_point(&self, id: &TopicPartition) -> i64 {
+        self.points().written_recovery.get(id).copied().unwrap_or(0)
+    }
+
     pub(crate) fn write_recovery_points(&self) -> Result<()> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let offsets = self.points().recovery.clone();
-        checkpoint::write_offsets(&*self.disk, &self.dir.join(RECOVERY_POINTS), &offsets)
+        checkpoint::write_offsets(&*self.disk, &self.dir.join(RECOVERY_POINTS), &offsets)?;
+        self.points().written_recovery = offsets;
+        Ok(())
     }
 
     pub(crate) fn write_log_starts(&self) -> Result<()> {
@@ -161,6 +171,7 @@ impl LogDir {
                 disk,
                 dir: path.clone(),
                 points: Mutex::new(Points {
+                    written_recovery: recovery.clone(),
                     recovery,
                     log_start,
                     cleaned,

@@ -32,14 +32,21 @@ use crate::error::{Error, Result};
 use crate::file_pool::FilePool;
 use crate::leader_epochs::{EpochEnd, LeaderEpochs};
 use crate::log_dir::Checkpoints;
-use crate::producer_state::{ActiveProducer, ProducerStates};
+use crate::producer_state::{ActiveProducer, ProducerStates, SavedProducer};
 use crate::reader::{Offsets, PartitionReader, Shared};
-use crate::scan::HeaderWalk;
+use crate::recovery::walk_headers;
 use crate::segment::{MAX_SEGMENT_BYTES, Segment};
+use crate::snapshots::{self, Snapshots};
 use crate::topic_partition::TopicPartition;
 
 /// Bytes read at once while walking over a whole segment's headers.
 pub(crate) const WALK_WINDOW: usize = 32 << 10;
+
+/// How much is appended between two producer snapshots at least (but for rolls), and read by an open that has to go back
+/// to one: a sixteenth of a segment, at most 16 MiB.
+pub(crate) fn snapshot_due_bytes(config: &LogConfig) -> u64 {
+    (config.segment_bytes / 16).min(16 << 20)
+}
 
 /// A partition's log, for its one owner. See the module for the picture of its offsets.
 ///
@@ -58,6 +65,7 @@ pub struct PartitionLog {
     pub(crate) segments: Vec<Arc<Segment>>,
     pub(crate) epochs: LeaderEpochs,
     pub(crate) producers: ProducerStates,
+    pub(crate) snapshots: Snapshots,
     pub(crate) log_start: i64,
     pub(crate) high_watermark: i64,
     pub(crate) log_end: i64,
@@ -279,8 +287,21 @@ impl PartitionLog {
             .first()
             .map_or(0, |segment| segment.base_offset());
         let log_start = Some(self.log_start).filter(|start| *start > base);
-        self.checkpoints
-            .note(&self.id, self.recovery_point, log_start);
+        // An open believes the indexes of segments that end at or below the recovery point. Those of a segment that was
+        // closed while it was being synced need the next flush.
+        let unsynced = self
+            .sealed()
+            .iter()
+            .find(|segment| segment.indexes_unsynced());
+        let recovery_point = unsynced.map_or(self.recovery_point, |segment| {
+            self.recovery_point.min(segment.state().end_offset - 1)
+        });
+        self.checkpoints.note(&self.id, recovery_point, log_start);
+    }
+
+    /// All segments but the active one.
+    fn sealed(&self) -> &[Arc<Segment>] {
+        self.segments.split_last().map_or(&[], |(_, sealed)| sealed)
     }
 
     /// Closes the active segment if its first batch is older than [`LogConfig::segment_ms`], so that retention can take
@@ -293,7 +314,7 @@ impl PartitionLog {
         let state = self.active()?.state();
         let due = state.size > 0 && self.is_aged(state.first_ms, now_ms);
         if due {
-            self.roll()?;
+            self.roll(&[])?;
             self.publish();
         }
         Ok(due)
@@ -309,8 +330,14 @@ impl PartitionLog {
         self.config.segment_bytes.min(MAX_SEGMENT_BYTES)
     }
 
-    /// Makes a new, empty active segment at the log end. Not published. After an error the log is unchanged.
-    pub(crate) fn roll(&mut self) -> Result<()> {
+    /// Makes a new, empty active segment at the log end. Not published. After an error the log is unchanged. `unwritten`
+    /// are the states that producers had before batches which have been recorded but not written yet, oldest first.
+    pub(crate) fn roll(&mut self, unwritten: &[SavedProducer]) -> Result<()> {
+        self.active()?.seal();
+        if self.recovery_point >= self.log_end {
+            // No flush will come back to it.
+            self.active()?.sync(true)?;
+        }
         let segment = Arc::new(Segment::new(&self.id, &self.pool, &self.dir, self.log_end));
         self.names_changed += 1;
         if let Err(error) = segment.create() {
@@ -320,8 +347,13 @@ impl PartitionLog {
             }
             return Err(error);
         }
-        self.active()?.seal();
         self.segments.push(segment);
+        let mut producers = self.producers.clone();
+        for saved in unwritten.iter().rev() {
+            producers.restore(saved.clone());
+        }
+        self.snapshots
+            .take(self.pool.disk(), self.log_end, &producers);
         Ok(())
     }
 
@@ -334,16 +366,31 @@ impl PartitionLog {
         Ok(self.finish_flush(&flushed))
     }
 
-    /// What has to be synced now, to be run on another thread while appends go on.
-    pub fn prepare_flush(&self) -> Flush {
+    /// What has to be synced now, to be run on another thread while appends go on. From time to time that includes a
+    /// snapshot of the producers, which is written here.
+    pub fn prepare_flush(&mut self) -> Flush {
+        let due = self.snapshots.bytes_since() > snapshot_due_bytes(&self.config);
+        if self.log_end > self.recovery_point && due {
+            self.names_changed += 1;
+            self.snapshots
+                .take(self.pool.disk(), self.log_end, &self.producers);
+        }
+        let unsynced = self.snapshots.unsynced();
         let active = self.segments.len().saturating_sub(1);
-        let segments = self.segments.iter().enumerate();
-        let unflushed =
-            segments.filter(|(_, segment)| segment.state().end_offset > self.recovery_point);
+        let mut segments = Vec::new();
+        for (at, segment) in self.segments.iter().enumerate() {
+            let sealed = at < active;
+            // A snapshot stands for index entries below it too.
+            let indexes = sealed || unsynced.is_some();
+            if segment.state().end_offset > self.recovery_point
+                || (indexes && segment.indexes_unsynced())
+            {
+                segments.push((Arc::clone(segment), indexes));
+            }
+        }
         Flush {
-            segments: unflushed
-                .map(|(at, segment)| (Arc::clone(segment), at < active))
-                .collect(),
+            segments,
+            snapshot: unsynced.map(|offset| self.snapshots.path(offset)),
             dir: (self.names_changed > self.names_synced).then(|| self.dir.clone()),
             pool: Arc::clone(&self.pool),
             shared: Arc::clone(&self.shared),
@@ -351,6 +398,7 @@ impl PartitionLog {
                 end_offset: self.log_end,
                 truncations: self.truncations,
                 names: self.names_changed,
+                snapshot: unsynced,
             },
         }
     }
@@ -360,7 +408,20 @@ impl PartitionLog {
         self.names_synced = self.names_synced.max(flushed.names);
         if flushed.truncations == self.truncations {
             self.recovery_point = self.recovery_point.max(flushed.end_offset);
+            if let Some(snapshot) = flushed.snapshot {
+                self.snapshots.synced(snapshot);
+            }
             self.note_points();
+            let on_disk = self.checkpoints.written_recovery_point(&self.id);
+            let pruned = self
+                .snapshots
+                .prune(self.pool.disk(), &self.segments, on_disk);
+            if let Err(error) = pruned {
+                warn!(
+                    topic = %self.id.topic, partition = self.id.partition,
+                    error = &error as &dyn std::error::Error, "cannot remove an old producer snapshot"
+                );
+            }
         }
         self.recovery_point
     }
@@ -415,6 +476,8 @@ impl PartitionLog {
         for segment in removed.iter().rev() {
             segment.remove()?;
         }
+        self.snapshots
+            .remove_behind(self.pool.disk(), self.log_end)?;
         self.sync_names()?;
         active.truncate(size, self.log_end)?;
         self.epochs.write_if_dirty(self.pool.disk())?;
@@ -447,18 +510,18 @@ impl PartitionLog {
         Ok(())
     }
 
-    /// Builds the producers' state anew from the headers of all batches.
+    /// Builds the producers' state anew from the newest snapshot and the headers behind it.
     fn rebuild_producers(&mut self) -> Result<()> {
-        self.producers.clear();
+        let disk = self.pool.disk();
+        // The caller's log end says what is left, so what a bad snapshot says does not matter.
+        let newest = self.snapshots.newest(disk, self.log_end, |_, _| ())?;
+        let (from, producers) = newest.unwrap_or_default();
+        self.producers = producers;
+        let producers = &mut self.producers;
         for segment in &self.segments {
-            let file = segment.file()?;
-            let mut walk = HeaderWalk::new(&*file, 0, segment.state().size, WALK_WINDOW);
-            while let Some((_, header)) = walk
-                .next()
-                .map_err(|stop| segment.stopped(segment.base_offset(), stop))?
-            {
-                self.producers.record(&header, header.max_timestamp);
-            }
+            walk_headers(segment, from, |header| {
+                producers.record(header, header.max_timestamp);
+            })?;
         }
         Ok(())
     }
@@ -485,6 +548,7 @@ impl PartitionLog {
         for segment in removed.iter().rev() {
             segment.remove()?;
         }
+        self.snapshots.remove_below(self.pool.disk(), i64::MAX)?;
         self.epochs.clear();
         self.epochs.write_if_dirty(self.pool.disk())?;
         self.producers.clear();
@@ -528,7 +592,7 @@ impl PartitionLog {
         self.epochs.advance_start(offset);
         if offset == self.log_end && self.active()?.state().size > 0 {
             // So that the space of the last segment becomes free too.
-            self.roll()?;
+            self.roll(&[])?;
         }
         let active = self.segments.len().saturating_sub(1);
         let below = |segment: &Arc<Segment>| segment.state().end_offset <= offset;
@@ -543,6 +607,10 @@ impl PartitionLog {
         for segment in &removed {
             segment.remove()?;
         }
+        if let Some(first) = self.segments.first() {
+            self.snapshots
+                .remove_below(self.pool.disk(), first.base_offset())?;
+        }
         self.epochs.write_if_dirty(self.pool.disk())?;
         // Only segments that are gone for good make the checkpointed log start superfluous.
         self.names_changed += 1;
@@ -551,12 +619,15 @@ impl PartitionLog {
         Ok(self.log_start)
     }
 
-    /// Flushes everything, indexes included, for a clean shutdown.
+    /// Flushes everything, indexes and producers included, for a clean shutdown.
     pub(crate) fn close(&mut self) -> Result<()> {
         self.check_online()?;
         self.active()?.seal();
         self.flush()?;
         self.active()?.sync(true)?;
+        let disk = self.pool.disk();
+        self.snapshots.take(disk, self.log_end, &self.producers);
+        self.snapshots.sync(disk)?;
         self.sync_names()?;
         self.epochs.write_if_dirty(self.pool.disk())
     }
@@ -566,8 +637,9 @@ impl PartitionLog {
 #[derive(Debug)]
 #[must_use = "nothing is synced before it is run"]
 pub struct Flush {
-    /// With true for those that get no more appends.
+    /// With true for those whose indexes have to be synced too.
     segments: Vec<(Arc<Segment>, bool)>,
+    snapshot: Option<PathBuf>,
     dir: Option<PathBuf>,
     pool: Arc<FilePool>,
     shared: Arc<Shared>,
@@ -580,13 +652,14 @@ pub struct Flushed {
     end_offset: i64,
     truncations: u64,
     names: u64,
+    snapshot: Option<i64>,
 }
 
 impl Flush {
     /// True if there is nothing to sync.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.segments.is_empty() && self.dir.is_none()
+        self.segments.is_empty() && self.snapshot.is_none() && self.dir.is_none()
     }
 
     /// The log end when it was prepared: the recovery point after it.
@@ -612,8 +685,11 @@ impl Flush {
     }
 
     fn sync(&self) -> Result<()> {
-        for (segment, sealed) in &self.segments {
-            segment.sync(*sealed)?;
+        for (segment, indexes) in &self.segments {
+            segment.sync(*indexes)?;
+        }
+        if let Some(path) = &self.snapshot {
+            snapshots::sync(self.pool.disk(), path)?;
         }
         if let Some(dir) = &self.dir {
             self.pool

@@ -1,126 +1,67 @@
-//! Opening a partition: what is on disk is believed as far as it has been synced, and checked beyond.
+//! Opening a partition: what has been synced is believed, and only the rest is read.
 //!
 //! ```text
-//!               recovery point
-//! ───────────────────┬──────────────────────────✗···········  ┌─────────────┐
-//!   headers only     │  every CRC, offsets growing  cut        │ set aside   │
-//! ───────────────────┴──────────────────────────✗···········  └─────────────┘
-//!   segments that were synced                                  later segments
+//!                        snapshot     recovery point
+//! ──────────┬──────────┬─────┬─────────────┬─────────────────────✗·········  ┌─────────────┐
+//!  last     │ last     │     │  headers    │  every CRC, growing   cut       │ set aside   │
+//!  entries  │ entries  │     │             │  offsets                        └─────────────┘
+//! ──────────┴──────────┴─────┴─────────────┴─────────────────────✗·········   later segments
+//!  segments that were synced   the segment that was written, and later ones
 //! ```
-//! - After a clean shutdown no CRC is checked. After any other stop everything beyond the recovery point is, and the log is
-//!   cut at the first place that is no whole batch: a torn tail, zeros, a flipped bit, a hole between segments.
+//! - **Segments at or below the recovery point**, and all after a clean shutdown: their indexes by length and last entry, and
+//!   the batches from that entry on (`load.rs`). An index that cannot be right is made anew from all headers of its segment;
+//!   what is wrong inside one is noticed by the lookup that meets it, since each verifies the entry it takes. A flipped bit in
+//!   the middle of such a segment is noticed by who reads it.
+//! - **The segment with the recovery point**: its headers from the newest producer snapshot on, since that stands for synced
+//!   index entries too (`snapshots.rs`), or from its start; and every CRC from the recovery point on. The log is cut at the
+//!   first place that is no whole batch: a torn tail, zeros, a flipped bit, a hole between segments.
 //! - Segments behind a cut are removed; those that begin with a sound batch are only renamed (`….log.<uuid>.cut`).
-//! - Headers of all batches are walked, which rebuilds the producers' state and checks every index entry. An index that
-//!   says anything untrue is written anew.
+//! - **Producers** come from the newest snapshot at or below the recovery point and the headers behind it; leader epochs from
+//!   their file, which is written before any batch of a new epoch. Without either, all headers are read.
+//! - **Holes**: a segment that was synced ends before the next one begins, or the log ends before the recovery point. That is
+//!   lost data and reported as such ([`RecoveryReport::holes`]); reads go on at the next batch there is. The ends of compacted
+//!   segments are no evidence, so nothing is said of a topic that is compacted.
 //! - A bad header in what had been synced is damage, not a torn write: it is stepped over with the help of the index and
 //!   reported; reads there fail with [`Error::Corrupt`].
 
-use std::fmt;
-use std::path::PathBuf;
+mod headers;
+mod load;
+mod report;
+
+pub(crate) use headers::walk_headers;
+use load::{Belief, FoundSegment, Loading};
+pub use report::{Cut, RecoveryReport};
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, RwLock};
+use std::thread;
 
-use broker_protocol::record::BatchHeader;
 use tracing::warn;
 use uuid::Uuid;
 
 use crate::checkpoint::{LEADER_EPOCHS, PARTITION_METADATA, read_topic_id};
 use crate::compaction::finish_swaps;
 use crate::config::LogConfig;
-use crate::disk::{DiskFile, FileInfo};
+use crate::disk::FileInfo;
 use crate::error::{Error, Result};
 use crate::file_pool::{FilePool, remove_if_there};
-use crate::index::{OffsetEntry, TimeEntry};
 use crate::leader_epochs::LeaderEpochs;
 use crate::log_dir::Checkpoints;
-use crate::partition_log::{PartitionLog, WALK_WINDOW};
+use crate::partition_log::{PartitionLog, snapshot_due_bytes};
 use crate::producer_state::ProducerStates;
 use crate::reader::{Shared, View};
-use crate::scan::{BadBatch, CheckedWalk, HeaderWalk, Stop, end_offset_of, size_of};
+use crate::scan::{BadBatch, CheckedWalk, Stop};
 use crate::segment::{
-    LOG_SUFFIX, NewEntries, OFFSET_INDEX_SUFFIX, Segment, SegmentState, TIME_INDEX_SUFFIX,
-    base_offset_of, file_name,
+    LOG_SUFFIX, OFFSET_INDEX_SUFFIX, Segment, SegmentState, TIME_INDEX_SUFFIX, base_offset_of,
+    file_name,
 };
+use crate::snapshots::Snapshots;
 use crate::topic_partition::TopicPartition;
 
-/// Where and why the end of a log was cut off.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cut {
-    /// The log end since.
-    pub at_offset: i64,
-    /// Bytes that are not in the log any more, later segments included.
-    pub bytes: u64,
-    /// The segment that ends at the cut.
-    pub path: PathBuf,
-    /// Bytes from its start.
-    pub position: u64,
-    /// What was wrong there.
-    pub reason: String,
-}
-
-/// What opening a partition found and did.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RecoveryReport {
-    /// The partition.
-    pub partition: TopicPartition,
-    /// True if the log was opened after a clean shutdown, so that nothing had to be scanned.
-    pub clean: bool,
-    /// The recovery point the scan began at.
-    pub recovery_point: i64,
-    /// Bytes whose checksums were computed.
-    pub bytes_scanned: u64,
-    /// Batches whose checksums were right.
-    pub batches_scanned: u64,
-    /// What was cut off the end.
-    pub cut: Option<Cut>,
-    /// Segments behind the cut that hold batches, under their new names.
-    pub set_aside: Vec<PathBuf>,
-    /// Segments behind the cut, or before the log start, that are gone.
-    pub removed_segments: usize,
-    /// Index files that were missing or untrue and have been written anew.
-    pub rebuilt_indexes: usize,
-    /// Damaged places in what had been synced: segment, byte, reason. They have been left alone.
-    pub damaged: Vec<(PathBuf, u64, String)>,
-    /// First offset.
-    pub log_start_offset: i64,
-    /// Behind the last offset.
-    pub log_end_offset: i64,
-}
-
-impl fmt::Display for RecoveryReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}: [{}, {}), {} bytes scanned from offset {}",
-            self.partition,
-            self.log_start_offset,
-            self.log_end_offset,
-            self.bytes_scanned,
-            self.recovery_point
-        )?;
-        if let Some(cut) = &self.cut {
-            write!(
-                f,
-                ", {} bytes cut at offset {} ({} byte {}: {})",
-                cut.bytes,
-                cut.at_offset,
-                cut.path.display(),
-                cut.position,
-                cut.reason
-            )?;
-        }
-        if !self.set_aside.is_empty() {
-            write!(f, ", {} segments set aside", self.set_aside.len())?;
-        }
-        if self.rebuilt_indexes > 0 {
-            write!(f, ", {} indexes rebuilt", self.rebuilt_indexes)?;
-        }
-        if !self.damaged.is_empty() {
-            write!(f, ", {} damaged places", self.damaged.len())?;
-        }
-        Ok(())
-    }
-}
+/// Segments of one partition that are scanned at the same time, beside those of other partitions.
+const PARALLEL_SEGMENTS: usize = 4;
 
 /// Where a partition is and what the log directory knows about it.
 #[derive(Debug)]
@@ -146,21 +87,17 @@ impl OpenPartition {
     pub(crate) fn open(self) -> Result<(PartitionLog, RecoveryReport)> {
         let topic_id = read_topic_id(self.pool.disk(), &self.dir.join(PARTITION_METADATA))?;
         finish_swaps(self.pool.disk(), &self.dir)?;
-        let id = Arc::new(self.id.clone());
-        let mut recovery = Recovery::new(&self, id);
-        let found = recovery.list_segments()?;
-        recovery.load_segments(&found)?;
+        let (mut recovery, found) = Recovery::begin(&self)?;
+        let believed = if self.clean {
+            i64::MAX
+        } else {
+            self.recovery_point
+        };
+        let (indexed, _) = recovery.newest_snapshot(believed)?;
+        recovery.load_segments(&found, indexed)?;
         recovery.fit_to_log_start()?;
         recovery.finish(topic_id)
     }
-}
-
-/// A segment file in the directory.
-#[derive(Debug, Clone, Copy)]
-struct FoundSegment {
-    base_offset: i64,
-    len: u64,
-    modified_ms: i64,
 }
 
 /// Opening in progress.
@@ -169,334 +106,145 @@ struct Recovery<'a> {
     params: &'a OpenPartition,
     id: Arc<TopicPartition>,
     segments: Vec<Arc<Segment>>,
-    producers: ProducerStates,
-    /// Epochs as the batches say.
-    walked_epochs: LeaderEpochs,
+    snapshots: Snapshots,
     report: RecoveryReport,
 }
 
-/// A segment being walked.
-#[derive(Debug)]
-struct Loading {
-    segment: Arc<Segment>,
-    file: Arc<dyn DiskFile>,
-    /// Length of the file.
-    len: u64,
-    state: SegmentState,
-    /// The largest timestamp of the first batch.
-    first_timestamp_ms: Option<i64>,
-    /// Entries as they should be.
-    made: NewEntries,
-    offsets: Claims<OffsetEntry>,
-    times: Claims<TimeEntry>,
-}
-
-/// The entries of an index file, ticked off while walking over the batches they should point to.
-#[derive(Debug)]
-struct Claims<E> {
-    /// `None` if the file was missing or insane.
-    entries: Option<Vec<E>>,
-    confirmed: usize,
-}
-
-impl<E: Copy> Claims<E> {
-    /// The next entry not confirmed yet.
-    fn next(&self) -> Option<E> {
-        self.entries.as_ref()?.get(self.confirmed).copied()
-    }
-
-    /// The entries, if all of them are true and there are enough of them to be of use.
-    fn if_true(&self, made: usize) -> Option<&[E]> {
-        let entries = self.entries.as_deref()?;
-        let useful = entries.len().saturating_mul(2) >= made;
-        (self.confirmed == entries.len() && useful).then_some(entries)
-    }
-}
-
-impl Loading {
-    /// Takes the batch at the present end of the segment.
-    fn add(&mut self, header: &BatchHeader, index_interval: u64) {
-        let position = self.state.size;
-        let last_offset = end_offset_of(header) - 1;
-        self.first_timestamp_ms = self.first_timestamp_ms.or(Some(header.max_timestamp));
-        self.state.add(header, index_interval, &mut self.made);
-        if self.offsets.next()
-            == Some(OffsetEntry {
-                offset: last_offset,
-                position,
-            })
-        {
-            self.offsets.confirmed += 1;
-        }
-        if self
-            .times
-            .next()
-            .is_some_and(|time| Some(time) == self.state.largest)
-        {
-            self.times.confirmed += 1;
-        }
-    }
-}
-
 impl<'a> Recovery<'a> {
-    fn new(params: &'a OpenPartition, id: Arc<TopicPartition>) -> Self {
-        let report = RecoveryReport {
-            partition: params.id.clone(),
-            clean: params.clean,
-            recovery_point: params.recovery_point,
-            bytes_scanned: 0,
-            batches_scanned: 0,
-            cut: None,
-            set_aside: Vec::new(),
-            removed_segments: 0,
-            rebuilt_indexes: 0,
-            damaged: Vec::new(),
-            log_start_offset: 0,
-            log_end_offset: 0,
-        };
-        Self {
-            params,
-            id,
-            segments: Vec::new(),
-            producers: ProducerStates::default(),
-            walked_epochs: LeaderEpochs::empty(params.dir.join(LEADER_EPOCHS)),
-            report,
-        }
-    }
-
-    fn io(&self, operation: &'static str, source: std::io::Error) -> Error {
-        Error::io(operation, &self.params.dir, source)
-    }
-
-    /// The segments in order. Removes what a crash left half done: indexes without a log, files marked deleted.
-    fn list_segments(&self) -> Result<Vec<FoundSegment>> {
-        let disk = self.params.pool.disk();
+    /// Lists the directory; begins with its segments, in order. Removes what a crash left half done: indexes without a
+    /// log, files marked deleted.
+    fn begin(params: &'a OpenPartition) -> Result<(Self, Vec<FoundSegment>)> {
+        let OpenPartition { id, dir, pool, .. } = params;
+        let disk = pool.disk();
         let files = disk
-            .list(&self.params.dir)
-            .map_err(|source| self.io("list", source))?;
+            .list(dir)
+            .map_err(|source| Error::io("list", dir, source))?;
+        let len_of = |base_offset, suffix| {
+            let name = file_name(base_offset, suffix);
+            let at = files.binary_search_by(|file| file.name.cmp(&name)).ok()?;
+            files.get(at).map(|file| file.len)
+        };
         let segment_of = |file: &FileInfo| {
             let base_offset = base_offset_of(&file.name, LOG_SUFFIX).filter(|_| !file.is_dir)?;
             Some(FoundSegment {
                 base_offset,
                 len: file.len,
                 modified_ms: file.modified_ms,
+                offset_index_len: len_of(base_offset, OFFSET_INDEX_SUFFIX),
+                time_index_len: len_of(base_offset, TIME_INDEX_SUFFIX),
             })
         };
+        // Names have 20 digits, so their order is that of the offsets.
         let found: Vec<FoundSegment> = files.iter().filter_map(segment_of).collect();
         for file in &files {
             let index_of = base_offset_of(&file.name, OFFSET_INDEX_SUFFIX)
                 .or_else(|| base_offset_of(&file.name, TIME_INDEX_SUFFIX));
-            let orphan = index_of
-                .is_some_and(|base| found.iter().all(|segment| segment.base_offset != base));
-            if orphan || file.name.ends_with(".deleted") || file.name.ends_with(".tmp") {
-                remove_if_there(disk, &self.params.dir.join(&file.name))?;
+            let is_orphan = index_of.is_some_and(|base| {
+                let segment = found.binary_search_by_key(&base, |segment| segment.base_offset);
+                segment.is_err()
+            });
+            if is_orphan || file.name.ends_with(".deleted") || file.name.ends_with(".tmp") {
+                remove_if_there(disk, &dir.join(&file.name))?;
             }
         }
-        // Names have 20 digits, so their order is that of the offsets.
-        Ok(found)
+        let recovery = Self {
+            params,
+            id: Arc::new(id.clone()),
+            segments: Vec::new(),
+            snapshots: Snapshots::found(dir, &files),
+            report: RecoveryReport::new(id.clone(), params.clean, params.recovery_point),
+        };
+        Ok((recovery, found))
     }
 
-    fn load_segments(&mut self, found: &[FoundSegment]) -> Result<()> {
-        for (at, segment) in found.iter().enumerate() {
-            let next = found.get(at + 1);
-            let bad = self.load_segment(*segment, next.map(|next| next.base_offset))?;
-            if let Some(bad) = bad {
-                return self.cut(bad, *segment, found.get(at + 1..).unwrap_or_default());
+    fn io(&self, operation: &'static str, source: std::io::Error) -> Error {
+        Error::io(operation, &self.params.dir, source)
+    }
+
+    /// The newest snapshot at or below `at_most`, offset 0 without one; those that are bad go into the report.
+    fn newest_snapshot(&mut self, at_most: i64) -> Result<(i64, ProducerStates)> {
+        let disk = self.params.pool.disk();
+        let bad = &mut self.report.bad_snapshots;
+        let newest = self
+            .snapshots
+            .newest(disk, at_most, |path, reason| bad.push((path, reason)))?;
+        Ok(newest.unwrap_or_default())
+    }
+
+    /// Loads the segments, those that have to be checked a few at a time; ends the log at the first bad place.
+    fn load_segments(&mut self, found: &[FoundSegment], indexed: i64) -> Result<()> {
+        let bases: Vec<i64> = found.iter().map(|segment| segment.base_offset).collect();
+        let mut at = 0;
+        while let Some(rest) = found.get(at..).filter(|rest| !rest.is_empty()) {
+            let width = if self.is_believed(bases.get(at + 1)) {
+                1
+            } else {
+                PARALLEL_SEGMENTS
+            };
+            let mut loadings = Vec::new();
+            for (segment, at) in rest.iter().take(width).zip(at..) {
+                loadings.push(self.begin_loading(*segment, bases.get(at + 1), indexed)?);
+            }
+            run_all(&mut loadings)?;
+            for loading in loadings {
+                let segment = loading.found;
+                at += 1;
+                if let Some(bad) = self.settle(loading)? {
+                    return self.cut(bad, segment, found.get(at..).unwrap_or_default());
+                }
             }
         }
         Ok(())
     }
 
-    /// Walks one segment and adds it to the log. Returns the place to cut at, if there is one.
-    fn load_segment(
-        &mut self,
-        found: FoundSegment,
-        next_base: Option<i64>,
-    ) -> Result<Option<BadBatch>> {
-        let mut loading = self.begin_loading(found, next_base)?;
-        let beyond = |offset: i64| !self.params.clean && offset > self.params.recovery_point;
+    /// True if the segment that ends at `next_base`, the last one without, has been synced with its indexes.
+    fn is_believed(&self, next_base: Option<&i64>) -> bool {
         // The last segment may get appends, so its end must be certain.
-        let scanned = beyond(next_base.unwrap_or(i64::MAX));
-        let may_cut = scanned || next_base.is_none();
-        let mut bad = self.walk_synced(&mut loading, scanned, may_cut)?;
-        if scanned && bad.is_none() {
-            bad = self.scan(&mut loading)?;
-        }
-        if bad.is_none() {
-            bad = next_base
-                .filter(|_| scanned)
-                .and_then(|next| hole_before(next, &loading.state));
-        }
-        if bad.is_none()
-            && !scanned
-            && let Some(next) = next_base
-        {
-            // Damage or a compacted tail: the next segment says where this one ends.
-            loading.state.end_offset = next;
-        }
-        let cut = bad.is_some() && loading.state.size < found.len;
-        self.finish_loading(
-            loading,
-            found,
-            cut,
-            scanned,
-            next_base.is_some() && bad.is_none(),
-        )?;
-        Ok(bad)
+        self.params.clean || next_base.is_some_and(|next| *next <= self.params.recovery_point)
     }
 
-    fn begin_loading(&self, found: FoundSegment, next_base: Option<i64>) -> Result<Loading> {
+    fn begin_loading(
+        &self,
+        found: FoundSegment,
+        next_base: Option<&i64>,
+        indexed: i64,
+    ) -> Result<Loading> {
         let OpenPartition { pool, dir, .. } = self.params;
-        let segment = Arc::new(Segment::new(&self.id, pool, dir, found.base_offset));
-        let end_offset = next_base.unwrap_or(i64::MAX);
-        Ok(Loading {
-            file: segment.file()?,
-            len: found.len,
-            state: SegmentState::empty(found.base_offset),
-            first_timestamp_ms: None,
-            made: NewEntries::default(),
-            offsets: Claims {
-                entries: segment.offset_index().load(end_offset, found.len)?,
-                confirmed: 0,
-            },
-            times: Claims {
-                entries: segment.time_index().load(end_offset, found.len)?,
-                confirmed: 0,
-            },
-            segment,
-        })
-    }
-
-    /// Takes the batches that have been synced, by their headers: all of the segment, or those before the recovery
-    /// point if the rest will be scanned.
-    fn walk_synced(
-        &mut self,
-        loading: &mut Loading,
-        scanned: bool,
-        may_cut: bool,
-    ) -> Result<Option<BadBatch>> {
-        let file = Arc::clone(&loading.file);
-        let mut walk = HeaderWalk::new(&*file, 0, loading.len, WALK_WINDOW);
-        loop {
-            match walk.next() {
-                Ok(None) => return Ok(None),
-                Ok(Some((_, header))) => {
-                    if scanned && end_offset_of(&header) > self.params.recovery_point {
-                        return Ok(None);
-                    }
-                    if header.base_offset < loading.state.end_offset && may_cut {
-                        return Ok(Some(BadBatch {
-                            position: loading.state.size,
-                            reason: offset_goes_back(&header, &loading.state),
-                        }));
-                    }
-                    self.take(loading, &header);
-                }
-                Err(Stop::Io(source)) => return Err(loading.segment.io("read", source)),
-                Err(Stop::Bad(bad)) => {
-                    let Some(entry) = resync(loading, bad.position) else {
-                        if may_cut {
-                            // Beyond the recovery point `scan` finds the same place again.
-                            return Ok((!scanned).then_some(bad));
-                        }
-                        self.note_damage(loading, bad);
-                        loading.state.size = loading.len;
-                        return Ok(None);
-                    };
-                    self.note_damage(loading, bad);
-                    loading.state.size = entry.position;
-                    walk = HeaderWalk::new(&*file, entry.position, loading.len, WALK_WINDOW);
-                }
-            }
-        }
-    }
-
-    fn note_damage(&mut self, loading: &Loading, bad: BadBatch) {
-        let path = loading.segment.path().to_owned();
-        self.report.damaged.push((path, bad.position, bad.reason));
-    }
-
-    /// Takes the rest of the segment, checking everything, up to the first bad place.
-    fn scan(&mut self, loading: &mut Loading) -> Result<Option<BadBatch>> {
-        let file = Arc::clone(&loading.file);
-        let start = loading.state.size;
-        let mut walk = CheckedWalk::new(&*file, start, loading.len);
-        let bad = loop {
-            match walk.next() {
-                Ok(None) => break None,
-                Ok(Some((position, header))) => {
-                    if header.base_offset < loading.state.end_offset {
-                        let reason = offset_goes_back(&header, &loading.state);
-                        break Some(BadBatch { position, reason });
-                    }
-                    self.take(loading, &header);
-                    self.report.batches_scanned += 1;
-                }
-                Err(Stop::Io(source)) => return Err(loading.segment.io("read", source)),
-                Err(Stop::Bad(bad)) => break Some(bad),
+        let belief = if self.is_believed(next_base) {
+            Belief::Whole
+        } else {
+            Belief::Below {
+                recovery_point: self.params.recovery_point,
+                indexed,
             }
         };
-        let looked_at = bad.as_ref().map_or(loading.len, |bad| bad.position);
-        self.report.bytes_scanned += looked_at - start;
+        let segment = Arc::new(Segment::new(&self.id, pool, dir, found.base_offset));
+        let interval = self.params.config.index_interval_bytes;
+        Loading::new(segment, found, next_base.copied(), belief, interval)
+    }
+
+    /// Adds a loaded segment to the log. Returns the place to cut at, if there is one.
+    fn settle(&mut self, mut loading: Loading) -> Result<Option<BadBatch>> {
+        if let Some(next) = loading.next_base.filter(|_| loading.bad.is_none()) {
+            if loading.is_checked() {
+                loading.bad = hole_before(next, &loading.state);
+            } else {
+                // Damage or a compacted tail: the next segment says where this one ends.
+                let end = std::mem::replace(&mut loading.state.end_offset, next);
+                if end < next && !loading.is_damaged() {
+                    self.note_hole(end..next);
+                }
+            }
+        }
+        let bad = loading.bad.clone();
+        self.segments.push(loading.settle(&mut self.report)?);
         Ok(bad)
     }
 
-    fn take(&mut self, loading: &mut Loading, header: &BatchHeader) {
-        loading.add(header, self.params.config.index_interval_bytes);
-        self.producers.record(header, header.max_timestamp);
-        self.walked_epochs
-            .assign(header.partition_leader_epoch, header.base_offset);
-    }
-
-    /// Settles a segment's length, indexes and state.
-    fn finish_loading(
-        &mut self,
-        mut loading: Loading,
-        found: FoundSegment,
-        cut: bool,
-        scanned: bool,
-        sealed: bool,
-    ) -> Result<()> {
-        let segment = loading.segment;
-        if cut {
-            let size = loading.state.size;
-            loading
-                .file
-                .truncate(size)
-                .map_err(|source| segment.io("truncate", source))?;
+    fn note_hole(&mut self, hole: Range<i64>) {
+        if !self.params.config.compacted {
+            self.report.holes.push(hole);
         }
-        let made = &loading.made;
-        if let Some(entries) = loading.offsets.if_true(made.offsets.len()) {
-            segment.offset_index().adopt(entries);
-        } else {
-            segment.offset_index().replace(&made.offsets)?;
-            self.report.rebuilt_indexes += 1;
-        }
-        if let Some(entries) = loading.times.if_true(made.times.len()) {
-            segment.time_index().adopt(entries);
-        } else {
-            segment.time_index().replace(&made.times)?;
-            self.report.rebuilt_indexes += 1;
-        }
-        // When the first batch was appended is not stored. Its own time serves unless it is in the file's future; the
-        // file's time alone would make a segment young again with every restart.
-        let first_ms = loading.first_timestamp_ms.map(|timestamp_ms| {
-            if (1..=found.modified_ms).contains(&timestamp_ms) {
-                timestamp_ms
-            } else {
-                found.modified_ms
-            }
-        });
-        loading.state.first_ms = first_ms.filter(|_| loading.state.size > 0);
-        segment.set_state(loading.state);
-        if sealed {
-            segment.seal();
-        }
-        if scanned || cut {
-            segment.sync(true)?;
-        }
-        self.segments.push(segment);
-        Ok(())
     }
 
     /// Ends the log in the segment loaded last.
@@ -570,6 +318,8 @@ impl<'a> Recovery<'a> {
         }
         if self.segments.is_empty() {
             let OpenPartition { pool, dir, .. } = self.params;
+            // What producers sent last is lost: they may go on wherever they are.
+            self.snapshots.remove_below(pool.disk(), i64::MAX)?;
             let segment = Segment::new(&self.id, pool, dir, log_start);
             segment.create()?;
             self.segments.push(Arc::new(segment));
@@ -577,27 +327,95 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    /// The leader epochs: from the file if it is sound, completed or replaced by what the batches say.
-    fn leader_epochs(&self, log_start: i64, log_end: i64) -> Result<LeaderEpochs> {
+    /// The producers' state and the leader epochs at the log end: from the newest snapshot and the epochs' file, and the
+    /// headers behind the snapshot. Without a sound file of epochs all headers are read.
+    fn producers_and_epochs(
+        &mut self,
+        log_start: i64,
+        log_end: i64,
+    ) -> Result<(ProducerStates, LeaderEpochs)> {
+        let OpenPartition { pool, dir, .. } = self.params;
+        let believed = if self.params.clean {
+            log_end
+        } else {
+            log_end.min(self.params.recovery_point)
+        };
+        let (snapshot, mut producers) = self.newest_snapshot(believed)?;
+        self.drop_later_snapshots(believed)?;
+        let path = dir.join(LEADER_EPOCHS);
+        let (mut epochs, from) = match self.load_epochs(&path)? {
+            Some(loaded) => (loaded, snapshot),
+            None => (LeaderEpochs::empty_and_dirty(path.clone()), 0),
+        };
+        let mut walked_epochs = LeaderEpochs::empty(path);
+        let base = self.segments.first().map_or(0, |first| first.base_offset());
+        if snapshot < base && self.segments.len() > 1 {
+            warn!(
+                topic = %self.id.topic, partition = self.id.partition,
+                "no producer snapshot, reading the headers of the whole log"
+            );
+        }
+        for segment in &self.segments {
+            if segment.base_offset() > snapshot.max(base) {
+                self.snapshots
+                    .take(pool.disk(), segment.base_offset(), &producers);
+            }
+            let walked = walk_headers(segment, from, |header| {
+                if header.base_offset >= snapshot {
+                    producers.record(header, header.max_timestamp);
+                }
+                walked_epochs.assign(header.partition_leader_epoch, header.base_offset);
+            })?;
+            self.report.bytes_walked += walked.bytes;
+            self.snapshots.appended(walked.bytes);
+            for damaged in walked.damaged {
+                if !self.report.damaged.contains(&damaged) {
+                    self.report.damaged.push(damaged);
+                }
+            }
+        }
+        epochs.truncate_to(log_end);
+        epochs.assign_all(&walked_epochs);
+        epochs.advance_start(log_start);
+        epochs.write_if_dirty(pool.disk())?;
+        Ok((producers, epochs))
+    }
+
+    /// Removes the snapshots behind `believed`. After a clean shutdown there should be none.
+    fn drop_later_snapshots(&mut self, believed: i64) -> Result<()> {
+        if self.params.clean {
+            for path in self.snapshots.behind(believed) {
+                let reason = format!("the log ends at {believed}");
+                warn!(path = %path.display(), reason, "ignoring a producer snapshot");
+                self.report.bad_snapshots.push((path, reason));
+            }
+        }
+        self.snapshots
+            .remove_behind(self.params.pool.disk(), believed)
+    }
+
+    /// The file of leader epochs; `None` if there is none, or none that is sound.
+    fn load_epochs(&self, path: &Path) -> Result<Option<LeaderEpochs>> {
         let disk = self.params.pool.disk();
-        let path = self.params.dir.join(LEADER_EPOCHS);
-        let loaded = match LeaderEpochs::load(disk, path.clone()) {
+        let there = disk
+            .info(path)
+            .map_err(|source| Error::io("look at", path, source))?;
+        let loaded = match LeaderEpochs::load(disk, path.to_owned()) {
             Ok(loaded) => loaded,
             Err(Error::MalformedFile { .. }) => None,
             Err(error) => return Err(error),
         };
-        let mut epochs = loaded.unwrap_or_else(|| {
+        if loaded.is_none() {
             warn!(
                 topic = %self.id.topic, partition = self.id.partition, path = %path.display(),
                 "malformed leader epochs, rebuilding them from the batches"
             );
-            LeaderEpochs::empty_and_dirty(path.clone())
-        });
-        epochs.truncate_to(log_end);
-        epochs.assign_all(&self.walked_epochs);
-        epochs.advance_start(log_start);
-        epochs.write_if_dirty(disk)?;
-        Ok(epochs)
+        }
+        let is_empty = self
+            .segments
+            .iter()
+            .all(|segment| segment.state().size == 0);
+        Ok(loaded.filter(|_| there.is_some() || is_empty))
     }
 
     fn finish(
@@ -611,8 +429,17 @@ impl<'a> Recovery<'a> {
         let active = self.segments.last().map(|segment| segment.state());
         let log_end = active.map_or(base, |state| state.end_offset);
         let log_start = self.params.log_start.clamp(base, log_end);
-        let epochs = self.leader_epochs(log_start, log_end)?;
+        if log_end < self.params.recovery_point {
+            self.report.holes.push(log_end..self.params.recovery_point);
+        }
+        let (producers, epochs) = self.producers_and_epochs(log_start, log_end)?;
         let disk = self.params.pool.disk();
+        self.snapshots.remove_below(disk, base)?;
+        if self.snapshots.bytes_since() > snapshot_due_bytes(&self.params.config) {
+            // So that the next open need not read as much.
+            self.snapshots.take(disk, log_end, &producers);
+        }
+        self.snapshots.sync(disk)?;
         disk.sync_dir(&self.params.dir)
             .map_err(|source| self.io("sync", source))?;
         self.report.log_start_offset = log_start;
@@ -643,7 +470,8 @@ impl<'a> Recovery<'a> {
             shared: Arc::new(shared),
             segments: self.segments,
             epochs,
-            producers: self.producers,
+            producers,
+            snapshots: self.snapshots,
             log_start,
             high_watermark: log_end,
             log_end,
@@ -658,12 +486,23 @@ impl<'a> Recovery<'a> {
     }
 }
 
-fn offset_goes_back(header: &BatchHeader, state: &SegmentState) -> String {
-    format!(
-        "offset {} follows {}",
-        header.base_offset,
-        state.end_offset - 1
-    )
+/// Finds out what the segments hold, each on a thread of its own.
+fn run_all(loadings: &mut [Loading]) -> Result<()> {
+    if let [loading] = loadings {
+        return loading.run();
+    }
+    thread::scope(|scope| {
+        let threads: Vec<_> = loadings
+            .iter_mut()
+            .map(|loading| scope.spawn(|| loading.run()))
+            .collect();
+        for thread in threads {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        }
+        Ok(())
+    })
 }
 
 /// A hole (or an overlap) between the end of a segment and the next one.
@@ -675,30 +514,4 @@ fn hole_before(next_base: i64, state: &SegmentState) -> Option<BadBatch> {
             state.end_offset
         ),
     })
-}
-
-/// The first index entry behind a damaged place that points to a batch.
-fn resync(loading: &mut Loading, position: u64) -> Option<OffsetEntry> {
-    let entries = loading.offsets.entries.as_ref()?;
-    let behind = entries
-        .iter()
-        .enumerate()
-        .filter(|(_, entry)| entry.position > position);
-    for (at, entry) in behind {
-        let mut walk = HeaderWalk::new(
-            &*loading.file,
-            entry.position,
-            loading.len,
-            BatchHeader::LEN,
-        );
-        if let Ok(Some((_, header))) = walk.next()
-            && end_offset_of(&header) - 1 == entry.offset
-            && size_of(&header) > 0
-        {
-            let entry = *entry;
-            loading.offsets.confirmed = at;
-            return Some(entry);
-        }
-    }
-    None
 }

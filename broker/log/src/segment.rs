@@ -49,6 +49,8 @@ pub(crate) struct Segment {
     /// A leaf lock, never held over I/O.
     state: Mutex<SegmentState>,
     removed: AtomicBool,
+    /// True if the indexes may hold entries that have not been synced.
+    indexes_unsynced: AtomicBool,
 }
 
 /// What the owner knows about a segment.
@@ -79,6 +81,21 @@ impl SegmentState {
             size: 0,
             end_offset: base_offset,
             largest: None,
+            since_index_entry: 0,
+            first_ms: None,
+        }
+    }
+
+    /// Of a segment up to the batch an index entry points to; `largest` is the largest timestamp up to and with that.
+    pub(crate) fn before_entry(
+        position: u64,
+        base_offset: i64,
+        largest: Option<TimeEntry>,
+    ) -> Self {
+        Self {
+            size: position,
+            end_offset: base_offset,
+            largest,
             since_index_entry: 0,
             first_ms: None,
         }
@@ -140,6 +157,7 @@ impl Segment {
             time_index: Index::new(base_offset, file(TIME_INDEX_SUFFIX)),
             state: Mutex::new(SegmentState::empty(base_offset)),
             removed: AtomicBool::new(false),
+            indexes_unsynced: AtomicBool::new(false),
         }
     }
 
@@ -218,7 +236,13 @@ impl Segment {
                 self.time_index.append(&new.times)
             }
         };
-        if let Err(error) = offsets().and_then(|()| times()) {
+        let lens = || (self.offset_index.len(), self.time_index.len());
+        let before = lens();
+        let result = offsets().and_then(|()| times());
+        if lens() != before {
+            self.indexes_unsynced.store(true, Ordering::Release);
+        }
+        if let Err(error) = result {
             warn!(
                 topic = %self.id.topic, partition = self.id.partition,
                 error = &error as &dyn std::error::Error,
@@ -252,6 +276,7 @@ impl Segment {
             .sync()
             .map_err(|source| self.io("sync", source))?;
         if with_indexes {
+            self.indexes_unsynced.store(false, Ordering::Release);
             self.offset_index.sync()?;
             self.time_index.sync()?;
         }
@@ -268,6 +293,11 @@ impl Segment {
     /// Notes that the names of its files are another segment's now.
     pub(crate) fn retire(&self) {
         self.removed.store(true, Ordering::Release);
+    }
+
+    /// True if a crash may find the indexes shorter than they are.
+    pub(crate) fn indexes_unsynced(&self) -> bool {
+        self.indexes_unsynced.load(Ordering::Acquire)
     }
 
     /// Removes the files: the log first, since indexes without a log are removed at the next start.
@@ -303,7 +333,7 @@ impl Segment {
         size: u64,
     ) -> HeaderWalk<'a> {
         if let Some(entry) = entry.filter(|entry| entry.position < size) {
-            if points_at_a_batch(file, entry, size) {
+            if batch_at(file, entry, size).is_some() {
                 return HeaderWalk::new(file, entry.position, size, LOOKUP_WINDOW);
             }
             warn!(
@@ -337,7 +367,7 @@ impl Segment {
             .filter(|entry| entry.position > end.0);
         let file = self.file()?;
         let start = match entry {
-            Some(entry) if points_at_a_batch(&*file, entry, size) => entry.position,
+            Some(entry) if batch_at(&*file, entry, size).is_some() => entry.position,
             Some(_) | None => end.0,
         };
         if start > end.0 {
@@ -399,6 +429,10 @@ impl Segment {
                 let time = self
                     .time_index
                     .last_where(|entry| entry.timestamp_ms <= timestamp_ms)?;
+                let time = match time {
+                    Some(time) if self.is_true(time, size)? => Some(time),
+                    Some(_) | None => None,
+                };
                 let entry = match time {
                     Some(time) => self
                         .offset_index
@@ -419,12 +453,53 @@ impl Segment {
         Ok(None)
     }
 
+    /// True if the batch that ends with the entry's offset has the entry's timestamp.
+    pub(crate) fn is_true(&self, time: TimeEntry, size: u64) -> Result<bool> {
+        let found = match self.find(time.offset, size) {
+            Err(Error::Corrupt { .. }) => None,
+            found => found?,
+        };
+        let is_true = found.is_some_and(|Found { header, .. }| {
+            end_offset_of(&header) - 1 == time.offset && header.max_timestamp == time.timestamp_ms
+        });
+        if !is_true {
+            warn!(
+                topic = %self.id.topic, partition = self.id.partition, offset = time.offset,
+                timestamp_ms = time.timestamp_ms, "time index entry fits no batch"
+            );
+        }
+        Ok(is_true)
+    }
+
+    /// The largest timestamp of the first batch, if there is a first batch.
+    pub(crate) fn first_timestamp_ms(&self, size: u64) -> Result<Option<i64>> {
+        let file = self.file()?;
+        match HeaderWalk::new(&*file, 0, size, BatchHeader::LEN).next() {
+            Ok(first) => Ok(first.map(|(_, header)| header.max_timestamp)),
+            Err(Stop::Bad(_)) => Ok(None),
+            Err(Stop::Io(source)) => Err(self.io("read", source)),
+        }
+    }
+
+    /// The first batch behind a damaged place in the first `size` bytes that the index leads to.
+    pub(crate) fn resync(&self, position: u64, size: u64) -> Result<Option<OffsetEntry>> {
+        let Some(entries) = self.offset_index.load(i64::MAX, size)? else {
+            return Ok(None);
+        };
+        let file = self.file()?;
+        let mut behind = entries
+            .into_iter()
+            .filter(|entry| entry.position > position);
+        Ok(behind.find(|entry| batch_at(&*file, *entry, size).is_some()))
+    }
+
     /// Cuts the log at `size` bytes, where a batch ends at `end_offset`, durably, and the indexes with it.
     pub(crate) fn truncate(&self, size: u64, end_offset: i64) -> Result<()> {
         let file = self.file()?;
         file.truncate(size)
             .map_err(|source| self.io("truncate", source))?;
         file.sync().map_err(|source| self.io("sync", source))?;
+        self.indexes_unsynced.store(true, Ordering::Release);
         self.offset_index
             .truncate_while(|entry| entry.position < size)?;
         self.time_index
@@ -450,7 +525,10 @@ impl Segment {
         }
         let indexed = self.offset_index.last().map_or(0, |entry| entry.position);
         let since_index_entry = size.saturating_sub(indexed);
-        let first_ms = self.state().first_ms.filter(|_| size > 0);
+        let first_ms = match self.state().first_ms.filter(|_| size > 0) {
+            Some(first_ms) => Some(first_ms),
+            None => self.first_timestamp_ms(size)?,
+        };
         self.set_state(SegmentState {
             size,
             end_offset,
@@ -462,8 +540,11 @@ impl Segment {
     }
 }
 
-/// True if a batch with the entry's last offset begins at the entry's position.
-fn points_at_a_batch(file: &dyn DiskFile, entry: OffsetEntry, size: u64) -> bool {
+/// The batch at the entry's position, if it has the entry's last offset.
+pub(crate) fn batch_at(file: &dyn DiskFile, entry: OffsetEntry, size: u64) -> Option<BatchHeader> {
     let mut walk = HeaderWalk::new(file, entry.position, size, BatchHeader::LEN);
-    matches!(walk.next(), Ok(Some((_, header))) if end_offset_of(&header) - 1 == entry.offset)
+    match walk.next() {
+        Ok(Some((_, header))) if end_offset_of(&header) - 1 == entry.offset => Some(header),
+        Ok(_) | Err(_) => None,
+    }
 }

@@ -108,6 +108,22 @@ impl Shared {
     }
 }
 
+/// Compaction leaves holes that mean nothing, but none at the log end; all others are lost records.
+fn judge_holes(report: &mut RecoveryReport, topics: &Topics) {
+    let topic = topics.get(report.partition.topic.as_str());
+    if topic.is_some_and(|topic| topic.config.compacted) {
+        let log_end = report.log_end_offset;
+        report.holes.retain(|hole| hole.start >= log_end);
+    }
+    for hole in &report.holes {
+        warn!(
+            topic = %report.partition.topic, partition = report.partition.partition,
+            from_offset = hole.start, to_offset = hole.end,
+            "records that had been synced are gone; restore the segment files, or go on without them"
+        );
+    }
+}
+
 /// An open broker that does not serve yet. Dropped unserved it leaves its directory as a crash would.
 #[derive(Debug)]
 pub struct Broker {
@@ -150,7 +166,7 @@ impl Broker {
         let mut opened = LogDir::open(&config.data_dir, dir_config)
             .map_err(|source| Error::logs(&config.data_dir, source))?;
         let store = EmbeddedMetadata::open(&config.data_dir, config.node_id)?;
-        let recovery = opened
+        let mut recovery: Vec<RecoveryReport> = opened
             .partitions
             .iter()
             .map(|(_, report)| report.clone())
@@ -160,6 +176,9 @@ impl Broker {
         let config = Arc::new(config);
         let topics = Topics::open(Arc::clone(&config), opened, Box::new(store))?;
         let topics = Arc::new(topics);
+        for report in &mut recovery {
+            judge_holes(report, &topics);
+        }
         let budget = |size: bytesize::ByteSize| {
             let bytes = usize::try_from(size.as_u64()).unwrap_or(usize::MAX);
             Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS)))

@@ -49,7 +49,7 @@ fn append(log: &mut PartitionLog, records: &[(&str, Option<&str>)]) -> i64 {
 
 fn roll(log: &mut PartitionLog) {
     if log.active().unwrap().state().size > 0 {
-        log.roll().unwrap();
+        log.roll(&[]).unwrap();
         log.publish();
     }
 }

@@ -7,6 +7,7 @@ mod log;
 mod model;
 mod recovery;
 mod retention;
+mod snapshots;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! Random operations and crashes against a `Vec` of batches.
 //!
 //! A crash may lose everything behind the last flush and nothing before it: the log must be a prefix of the model that
-//! reaches at least to what was flushed, whatever the file system kept of the rest.
+//! reaches at least to what was flushed, whatever the file system kept of the rest. What idempotent producers have sent
+//! is known as far as it is in the log: each of a producer's last five batches is recognised, a gap is refused.
 
 use proptest::prelude::*;
 
@@ -10,7 +11,8 @@ use super::*;
 #[derive(Debug, Clone)]
 enum Step {
     Append {
-        batches: Vec<usize>,
+        /// Records and producer; producer 0 is none.
+        batches: Vec<(usize, i64)>,
         epoch_step: i32,
     },
     Read {
@@ -37,7 +39,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        8 => (prop::collection::vec(1usize..30, 1..4), 0i32..2)
+        8 => (prop::collection::vec((1usize..30, 0i64..3), 1..4), 0i32..2)
             .prop_map(|(batches, epoch_step)| Step::Append { batches, epoch_step }),
         4 => (any::<u16>(), 1usize..9_000, any::<u16>())
             .prop_map(|(at, max_bytes, up_to)| Step::Read { at, max_bytes, up_to }),
@@ -68,7 +70,15 @@ struct Kept {
     base_offset: i64,
     end_offset: i64,
     epoch: i32,
+    producer_id: i64,
+    sequence: i32,
     bytes: Bytes,
+}
+
+impl Kept {
+    fn records(&self) -> i32 {
+        i32::try_from(self.end_offset - self.base_offset).unwrap()
+    }
 }
 
 struct Model {
@@ -90,6 +100,41 @@ impl Model {
         self.batches
             .iter()
             .filter(|kept| kept.end_offset > self.log_start)
+    }
+
+    /// Where a producer goes on.
+    fn next_sequence(&self, producer_id: i64) -> i32 {
+        let last = self
+            .batches
+            .iter()
+            .rfind(|kept| kept.producer_id == producer_id);
+        last.map_or(0, |last| last.sequence + last.records())
+    }
+
+    /// Repetitions of what is in the log are recognised, gaps are refused.
+    fn check_producers(&self, log: &mut PartitionLog) {
+        for producer_id in 1..3 {
+            let of_it = self
+                .readable()
+                .filter(|kept| kept.producer_id == producer_id);
+            let sent: Vec<&Kept> = of_it.collect();
+            if sent.is_empty() {
+                continue;
+            }
+            for kept in sent.iter().rev().take(5) {
+                let batch = RecordBatch::parse(kept.bytes.clone()).unwrap();
+                let repeated = log.append_one(&batch, kept.epoch, 0).unwrap();
+                assert!(repeated.duplicate);
+                assert_eq!(repeated.base_offset, kept.base_offset);
+                assert_eq!(repeated.end_offset, kept.end_offset);
+            }
+            let gap = sequenced(producer_id, 0, self.next_sequence(producer_id) + 1, 1);
+            let refused = log.append_one(&gap, self.epoch, 0).unwrap_err();
+            assert_eq!(
+                refused.error_code(),
+                broker_protocol::ErrorCode::OutOfOrderSequenceNumber
+            );
+        }
     }
 
     fn cut(&mut self, log_end: i64) {
@@ -214,34 +259,57 @@ impl Pair {
             Step::Reopen { clean } => self.reopen(*clean),
             Step::Crash { seed } => self.crash(*seed),
         }
-        self.model.check(self.log.as_ref().unwrap());
+        let log = self.log.as_mut().unwrap();
+        self.model.check(log);
+        self.model.check_producers(log);
     }
 
-    fn append(&mut self, batches: &[usize], epoch_step: i32) {
+    fn append(&mut self, batches: &[(usize, i64)], epoch_step: i32) {
         self.model.epoch += epoch_step;
         let epoch = self.model.epoch;
-        let mut next = || {
+        let mut group = Vec::new();
+        for (records, producer_id) in batches {
             self.sent = self.sent.wrapping_add(1);
-            i64::from(self.sent)
-        };
-        let group: Vec<_> = batches
-            .iter()
-            .map(|records| batch_at(Compression::None, &vec![next(); *records], 60))
-            .collect();
-        let outcomes = self.log().append(&group, epoch, 0).unwrap();
-        for (batch, outcome) in group.iter().zip(outcomes) {
-            let appended = outcome.unwrap();
-            assert_eq!(appended.base_offset, self.model.log_end);
-            self.model.log_end = appended.end_offset;
+            let records = i32::try_from(*records).unwrap();
+            let sequence = self.model.next_sequence(*producer_id);
+            let batch = self.batch(records, *producer_id, sequence);
             self.model.batches.push(Kept {
-                base_offset: appended.base_offset,
-                end_offset: appended.end_offset,
+                base_offset: self.model.log_end,
+                end_offset: self.model.log_end + i64::from(records),
                 epoch,
+                producer_id: *producer_id,
+                sequence,
                 bytes: batch.bytes().clone(),
             });
+            self.model.log_end += i64::from(records);
+            group.push(batch);
+        }
+        let outcomes = self.log().append(&group, epoch, 0).unwrap();
+        let sent = self.model.batches.len() - group.len();
+        for (kept, outcome) in self.model.batches[sent..].iter().zip(outcomes) {
+            let appended = outcome.unwrap();
+            assert!(!appended.duplicate);
+            assert_eq!(
+                (appended.base_offset, appended.end_offset),
+                (kept.base_offset, kept.end_offset)
+            );
         }
         let log_end = self.model.log_end;
         self.log().set_high_watermark(log_end);
+    }
+
+    fn batch(&self, records: i32, producer_id: i64, sequence: i32) -> RecordBatch {
+        let mut builder = BatchBuilder::new(Compression::None);
+        if producer_id > 0 {
+            builder = builder.with_producer(producer_id, 0, sequence);
+        }
+        for _ in 0..records {
+            let value = [self.sent; 60];
+            builder
+                .push(self.sent.into(), Some(b"key"), Some(&value), &[])
+                .unwrap();
+        }
+        RecordBatch::parse(builder.build().unwrap()).unwrap()
     }
 
     fn truncate(&mut self, at: u16) {
@@ -265,6 +333,8 @@ impl Pair {
             self.fixture.kill_and_reopen()
         };
         assert_eq!((report.clean, &report.cut), (clean, &None));
+        assert!(report.damaged.is_empty(), "{report}");
+        assert!(report.holes.is_empty(), "{report}");
         self.log = Some(log);
         self.model.durable_end = self.model.log_end;
     }
@@ -276,6 +346,8 @@ impl Pair {
         let (log, report) = self.fixture.reopen();
         self.log = Some(log);
         let model = &mut self.model;
+        assert!(report.damaged.is_empty(), "{report}");
+        assert!(report.holes.is_empty(), "{report}");
         let end = report.log_end_offset;
         assert!(end >= model.durable_end && end <= model.log_end, "{report}");
         let on_boundary = end == model.log_start.max(model.durable_end)

@@ -225,14 +225,12 @@ fn offsets_that_go_back_are_cut() {
 fn damage_in_what_was_synced_is_left_alone_and_reported() {
     let mut fixture = killed(300);
     let all = segments(&fixture);
-    // The length field of the second batch in a sealed segment.
+    // The length field of the second batch in a sealed segment; its index leads to the third, which is the last.
     let size = u64::try_from(batch(10).bytes().len()).unwrap();
     flip(&all[1], size + 9);
     let before = len(&all[1]);
     let (log, report) = fixture.kill_and_reopen();
-    assert_eq!(report.cut, None);
-    assert_eq!(report.damaged.len(), 1);
-    assert_eq!((&report.damaged[0].0, report.damaged[0].1), (&all[1], size));
+    assert_eq!((&report.cut, report.damaged.len()), (&None, 0));
     assert_eq!((len(&all[1]), log.log_end_offset()), (before, 300));
     let reader = log.reader();
     let bad = base_of(&all[1]) + 15;
@@ -248,13 +246,26 @@ fn damage_in_what_was_synced_is_left_alone_and_reported() {
             .base_offset(),
         base_of(&all[2])
     );
+    // What an open looks at is reported by it: here the last batch, and all of them once the index is gone.
+    drop((log, reader));
+    fs::remove_file(all[1].with_extension("index")).unwrap();
+    flip(&all[2], 2 * size + 9);
+    let (log, report) = fixture.kill_and_reopen();
+    let found: Vec<_> = report
+        .damaged
+        .iter()
+        .map(|(path, position, _)| (path, *position))
+        .collect();
+    assert_eq!(found, [(&all[1], size), (&all[2], 2 * size)]);
+    assert!(report.to_string().contains("2 damaged places"), "{report}");
+    assert_eq!((len(&all[1]), log.log_end_offset()), (before, 300));
 }
 
 /// Damages an index file, given what it should hold.
 type Spoil = fn(&Path, &[u8]);
 
-#[test]
-fn missing_and_wrong_indexes_are_rebuilt_byte_for_byte() {
+/// A closed log of 40 batches of 10 records with growing timestamps, and its index files.
+fn indexed() -> (Fixture, Vec<PathBuf>, Vec<Vec<u8>>) {
     let fixture = Fixture::new(LogConfig {
         segment_bytes: 20_000,
         index_interval_bytes: 500,
@@ -268,7 +279,8 @@ fn missing_and_wrong_indexes_are_rebuilt_byte_for_byte() {
     }
     let (log, report) = fixture.shutdown_and_reopen(log);
     assert_eq!(report.rebuilt_indexes, 0);
-    let expected: Vec<i64> = (0..40).map(|i| i * 10).collect();
+    fixture.log_dir().shutdown(vec![log], -1).unwrap();
+    fixture.opened = None;
     let dir = fixture.partition_dir();
     let indexes = [files(&dir, ".index"), files(&dir, ".timeindex")].concat();
     assert!(indexes.len() >= 4);
@@ -277,8 +289,30 @@ fn missing_and_wrong_indexes_are_rebuilt_byte_for_byte() {
         good.iter().all(|bytes| bytes.len() >= 24),
         "every index has entries"
     );
-    let mut log = log;
-    let spoil: [(&str, Spoil); 6] = [
+    (fixture, indexes, good)
+}
+
+/// Every offset and every timestamp leads to where it should.
+fn lookups_are_right(log: &PartitionLog, name: &str) {
+    let expected: Vec<i64> = (0..40).map(|i| i * 10).collect();
+    let reader = log.reader();
+    assert_eq!(base_offsets(&reader, 0), expected, "{name}");
+    for i in 0..40 {
+        let slice = reader.slice(i * 10 + 3, NO_LIMIT).unwrap();
+        assert_eq!(slice.base_offset(), i * 10, "{name}");
+        let found = reader.offset_for_timestamp(i * 5).unwrap().unwrap();
+        assert_eq!(
+            (found.offset, found.timestamp_ms),
+            (i * 10, i * 5),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn missing_and_wrong_indexes_are_rebuilt_byte_for_byte() {
+    let (mut fixture, indexes, good) = indexed();
+    let spoil: [(&str, Spoil); 5] = [
         ("missing", |path, _| fs::remove_file(path).unwrap()),
         ("empty", |path, _| fs::write(path, b"").unwrap()),
         ("half an entry", |path, good| {
@@ -287,37 +321,76 @@ fn missing_and_wrong_indexes_are_rebuilt_byte_for_byte() {
         ("zeros", |path, good| {
             fs::write(path, vec![0; good.len()]).unwrap();
         }),
-        ("plausible but untrue", |path, good| {
+        ("a last entry that is plausible but untrue", |path, good| {
             let mut bytes = good.to_vec();
-            let at = if path.to_string_lossy().ends_with("timeindex") {
-                11
-            } else {
-                7
-            };
-            bytes[at] ^= 1;
+            *bytes.last_mut().unwrap() ^= 1;
             fs::write(path, bytes).unwrap();
         }),
+    ];
+    for ((name, spoil), clean) in spoil.into_iter().flat_map(|s| [(s, true), (s, false)]) {
+        for (path, good) in indexes.iter().zip(&good) {
+            spoil(path, good);
+        }
+        if !clean {
+            fs::remove_file(fixture.dir().join(".kafka_cleanshutdown")).unwrap();
+        }
+        let (log, report) = fixture.reopen();
+        assert_eq!((report.clean, &report.cut), (clean, &None));
+        assert_eq!(report.rebuilt_indexes, indexes.len(), "{name}");
+        assert_eq!(report.bytes_scanned, 0, "{name}");
+        lookups_are_right(&log, name);
+        fixture.log_dir().shutdown(vec![log], -1).unwrap();
+        fixture.opened = None;
+        for (path, good) in indexes.iter().zip(&good) {
+            assert_eq!(&fs::read(path).unwrap(), good, "{name}: {}", path.display());
+        }
+    }
+}
+
+#[test]
+fn wrong_index_entries_that_an_open_does_not_look_at_lead_no_lookup_astray() {
+    let (mut fixture, indexes, good) = indexed();
+    let spoil: [(&str, Spoil); 3] = [
+        ("each entry but the last", |path, good| {
+            let len = if path.to_string_lossy().ends_with("timeindex") {
+                12
+            } else {
+                8
+            };
+            let mut bytes = good.to_vec();
+            for at in (len - 1..good.len() - len).step_by(len) {
+                // A later offset, or another position.
+                bytes[at] ^= 0x20;
+            }
+            fs::write(path, bytes).unwrap();
+        }),
+        (
+            "the timestamp or position of the first entry",
+            |path, good| {
+                let at = if path.to_string_lossy().ends_with("timeindex") {
+                    7
+                } else {
+                    6
+                };
+                let mut bytes = good.to_vec();
+                bytes[at] ^= 2;
+                fs::write(path, bytes).unwrap();
+            },
+        ),
         ("another one's", |path, good| {
             fs::write(path, [good, good].concat()).unwrap();
         }),
     ];
     for (name, spoil) in spoil {
-        drop(log);
-        fixture.opened = None;
         for (path, good) in indexes.iter().zip(&good) {
             spoil(path, good);
         }
-        let report;
-        (log, report) = fixture.reopen();
-        assert_eq!(report.rebuilt_indexes, indexes.len(), "{name}");
-        assert_eq!(base_offsets(&log.reader(), 0), expected, "{name}");
-        let found = log.reader().offset_for_timestamp(101).unwrap().unwrap();
-        assert_eq!((found.offset, found.timestamp_ms), (210, 105), "{name}");
-        let (closed, _) = fixture.shutdown_and_reopen(log);
-        log = closed;
-        for (path, good) in indexes.iter().zip(&good) {
-            assert_eq!(&fs::read(path).unwrap(), good, "{name}: {}", path.display());
-        }
+        let (log, report) = fixture.reopen();
+        assert_eq!((report.clean, report.rebuilt_indexes), (true, 0), "{name}");
+        lookups_are_right(&log, name);
+        drop(log);
+        fixture.opened = None;
+        fs::write(fixture.dir().join(".kafka_cleanshutdown"), b"").unwrap();
     }
 }
 
@@ -367,14 +440,12 @@ fn leftovers_of_a_crash_are_removed() {
     ] {
         fs::write(dir.join(name), b"x").unwrap();
     }
-    fs::write(dir.join("00000000000000000000.snapshot"), b"kept").unwrap();
     let (log, _) = fixture.kill_and_reopen();
     assert_eq!(
         files(&dir, "9999.index").len() + files(&dir, "9999.timeindex").len(),
         0
     );
     assert_eq!(files(&dir, ".deleted").len() + files(&dir, ".tmp").len(), 0);
-    assert_eq!(files(&dir, ".snapshot").len(), 1);
     goes_on(log, 300);
 }
 

@@ -15,7 +15,7 @@ fn log_of(fixture: &Fixture, stamps: &[i64]) -> PartitionLog {
     let mut log = fixture.create();
     for (at, stamp) in stamps.iter().enumerate() {
         if at > 0 {
-            log.roll().unwrap();
+            log.roll(&[]).unwrap();
         }
         log.append_one(&batch_at(Compression::None, &[*stamp; 2], 50), 0, NOW_MS)
             .unwrap();

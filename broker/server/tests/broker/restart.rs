@@ -91,6 +91,29 @@ async fn a_torn_tail_is_cut_and_the_log_goes_on() {
 }
 
 #[tokio::test]
+async fn records_that_were_stored_for_good_and_are_gone_are_reported_and_the_log_goes_on() {
+    let broker = TestBroker::start().await;
+    let mut wire = broker.connect().await;
+    wire.create_topic("orders", 1).await;
+    for value in ["a", "b"] {
+        wire.append("orders", 0, batch(&[value])).await;
+    }
+    let folder = broker.stop().await;
+    let segment = folder.path().join("data/orders-0/00000000000000000000.log");
+    let len = fs::metadata(&segment).unwrap().len();
+    let file = fs::OpenOptions::new().write(true).open(&segment).unwrap();
+    file.set_len(len / 2).unwrap();
+    let opened = Broker::open(config(folder.path(), |_| {})).unwrap();
+    let report = &opened.recovery()[0];
+    assert!(report.clean, "{report}");
+    assert_eq!((report.holes.len(), &report.holes[0]), (1, &(1..2)));
+    drop(opened);
+    let broker = TestBroker::start_on(folder, |_| {}).await;
+    let mut wire = broker.connect().await;
+    assert_eq!(wire.append("orders", 0, batch(&["c"])).await, 1);
+}
+
+#[tokio::test]
 async fn an_idempotent_producer_goes_on_over_a_kill() {
     let broker = TestBroker::start().await;
     let mut wire = broker.connect().await;
