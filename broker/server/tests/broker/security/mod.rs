@@ -4,14 +4,14 @@ mod client;
 mod kcat;
 mod wire;
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use broker_client::{
     Client, ClientConfig, Error, FetchOptions, ProducerConfig, ProducerRecord, Secret,
     protocol::TopicName,
 };
 use broker_protocol::sasl::Mechanism;
-use broker_server::{Config, ListenerConfig, SaslConfig, SecurityProtocol, TlsConfig};
+use broker_server::{Config, ListenerConfig, SaslConfig, SecurityProtocol, SystemClock, TlsConfig};
 use tempfile::TempDir;
 use test_support::{Authority, Identity};
 
@@ -83,9 +83,10 @@ fn listener(protocol: SecurityProtocol) -> ListenerConfig {
     }
 }
 
-/// A listener of each protocol.
+/// A listener of each protocol; the clock is the machine's, since other clients stamp by it.
 async fn broker_with(pki: &Pki, edit: impl FnOnce(&mut Config)) -> TestBroker {
-    TestBroker::start_with(|config| {
+    let folder = Arc::new(tempfile::tempdir().unwrap());
+    let edit = |config: &mut Config| {
         config.listeners = vec![
             listener(SecurityProtocol::Ssl),
             listener(SecurityProtocol::SaslPlaintext),
@@ -94,8 +95,8 @@ async fn broker_with(pki: &Pki, edit: impl FnOnce(&mut Config)) -> TestBroker {
         config.tls = Some(pki.tls());
         config.sasl = Some(sasl());
         edit(config);
-    })
-    .await
+    };
+    TestBroker::start_clocked(folder, edit, Arc::new(SystemClock)).await
 }
 
 fn login(mechanism: Mechanism, username: &str, password: &str) -> broker_client::SaslConfig {
