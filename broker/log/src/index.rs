@@ -5,14 +5,14 @@
 //! .timeindex  12 bytes an entry:  largest timestamp so far (i64), last offset of its batch - base offset (i32)
 //! ```
 //! All big endian. Entries grow; an entry is added per `index.interval.bytes` of log. The files are not preallocated
-//! and are read with positioned reads, so an open segment costs no memory. A lookup that leads to a place in the log
+//! and are read with positioned reads, so an open segment costs no memory but for the newest entries: up to 64 wait
+//! until they are worth a write, and are lost in a crash, which an index may be. A lookup that leads to a place in the log
 //! where no fitting batch begins is answered by a walk from the segment's start (see `segment.rs`).
 
 use std::io::IoSlice;
-use std::marker::PhantomData;
 #[cfg(test)]
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::disk::{read_exact_at, write_all_vectored};
 use crate::error::{Error, Result};
@@ -116,9 +116,18 @@ impl Entry for TimeEntry {
 pub(crate) struct Index<E> {
     base_offset: i64,
     file: PooledFile,
-    /// Number of entries that may be read, and the last of them. The lock is a leaf and never held over I/O.
-    published: Mutex<(u64, Option<E>)>,
-    entry: PhantomData<E>,
+    /// What may be read. The lock is a leaf and never held over I/O.
+    published: Mutex<Published<E>>,
+    /// Held while entries are written: by the owner, or by a flush of a segment that is closed.
+    writing: Mutex<()>,
+}
+
+/// The entries of an index: those in the file, then those that wait to be written.
+#[derive(Debug, Clone)]
+struct Published<E> {
+    in_file: u64,
+    waiting: Vec<E>,
+    last: Option<E>,
 }
 
 /// The number of entries by a file's length; `None` if it has half an entry, or is longer than the index of a segment of
@@ -132,14 +141,21 @@ fn plausible_entries<E: Entry>(len: u64, size: u64) -> Option<u64> {
 /// Entries read at once at the end of a binary search.
 const BLOCK_ENTRIES: u64 = 256;
 
+/// Entries that wait in memory until they are written together: a write costs as much as that of a small batch.
+const WORTH_A_WRITE: usize = 64;
+
 impl<E: Entry> Index<E> {
     /// An index whose content, if the file is there, is not looked at; see [`Index::load`] and [`Index::replace`].
     pub(crate) fn new(base_offset: i64, file: PooledFile) -> Self {
         Self {
             base_offset,
             file,
-            published: Mutex::new((0, None)),
-            entry: PhantomData,
+            published: Mutex::new(Published {
+                in_file: 0,
+                waiting: Vec::new(),
+                last: None,
+            }),
+            writing: Mutex::new(()),
         }
     }
 
@@ -148,27 +164,29 @@ impl<E: Entry> Index<E> {
         self.file.path()
     }
 
-    fn published(&self) -> (u64, Option<E>) {
-        *self
-            .published
+    fn published(&self) -> MutexGuard<'_, Published<E>> {
+        self.published
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn publish(&self, entries: u64, last: Option<E>) {
-        *self
-            .published
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = (entries, last);
+    /// Publishes what is in the file, all of it.
+    fn publish(&self, in_file: u64, last: Option<E>) {
+        *self.published() = Published {
+            in_file,
+            waiting: Vec::new(),
+            last,
+        };
     }
 
     pub(crate) fn last(&self) -> Option<E> {
-        self.published().1
+        self.published().last
     }
 
     /// Number of entries.
     pub(crate) fn len(&self) -> u64 {
-        self.published().0
+        let published = self.published();
+        published.in_file + published.waiting.len() as u64
     }
 
     fn io(&self, operation: &'static str, source: std::io::Error) -> Error {
@@ -242,42 +260,71 @@ impl<E: Entry> Index<E> {
         file.truncate(0)
             .map_err(|source| self.io("truncate", source))?;
         drop(file);
-        self.append(entries)
+        self.append(entries)?;
+        self.write_waiting()
     }
 
-    /// Appends entries; those that do not fit the format are left out (the index is sparse anyway). After an error
-    /// the index is as before, and a later append overwrites whatever was written.
+    /// Appends entries; those that do not fit the format are left out (the index is sparse anyway). They are written
+    /// once there are some; after an error they are left out, too.
     pub(crate) fn append(&self, entries: &[E]) -> Result<()> {
-        let (count, last) = self.published();
-        let mut bytes = Vec::with_capacity(entries.len() * E::SIZE);
-        let mut new_last = last;
+        let mut published = self.published();
         for entry in entries {
-            if new_last.is_none_or(|last| entry.follows(last))
-                && entry.encode(self.base_offset, &mut bytes).is_some()
-            {
-                new_last = Some(*entry);
+            let follows = published.last.is_none_or(|last| entry.follows(last));
+            if follows && entry.encode(self.base_offset, &mut Vec::new()).is_some() {
+                published.waiting.push(*entry);
+                published.last = Some(*entry);
             }
         }
-        let file = self.file.create()?;
-        if !bytes.is_empty() {
-            let position = count * E::SIZE as u64;
-            write_all_vectored(&*file, &mut [IoSlice::new(&bytes)], position)
-                .map_err(|source| self.io("append to", source))?;
-            self.publish(count + (bytes.len() / E::SIZE) as u64, new_last);
+        let write = published.waiting.len() >= WORTH_A_WRITE;
+        drop(published);
+        if write { self.write_waiting() } else { Ok(()) }
+    }
+
+    /// Writes the entries that wait.
+    pub(crate) fn write_waiting(&self) -> Result<()> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let published = self.published().clone();
+        if published.waiting.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let mut bytes = Vec::with_capacity(published.waiting.len() * E::SIZE);
+        for entry in &published.waiting {
+            // Each was encoded when it came.
+            let _fits = entry.encode(self.base_offset, &mut bytes);
+        }
+        let position = published.in_file * E::SIZE as u64;
+        let written = self.file.create().and_then(|file| {
+            write_all_vectored(&*file, &mut [IoSlice::new(&bytes)], position)
+                .map_err(|source| self.io("append to", source))
+        });
+        let mut now = self.published();
+        if written.is_ok() {
+            now.in_file += published.waiting.len() as u64;
+        }
+        let done = published.waiting.len().min(now.waiting.len());
+        now.waiting.drain(..done);
+        written
     }
 
     /// Keeps the leading entries for which `keep` holds.
     pub(crate) fn truncate_while(&self, keep: impl Fn(E) -> bool) -> Result<()> {
-        let (count, _) = self.published();
+        let mut published = self.published();
+        let kept = published.waiting.partition_point(|entry| keep(*entry));
+        if let Some(last) = kept.checked_sub(1) {
+            published.waiting.truncate(kept);
+            published.last = published.waiting.get(last).copied();
+            return Ok(());
+        }
+        published.waiting.clear();
+        let count = published.in_file;
+        drop(published);
         let kept = self.partition_point(count, &keep)?;
+        let last = match kept.checked_sub(1) {
+            Some(last) => Some(self.read(last)?),
+            None => None,
+        };
+        self.publish(kept, last);
         if kept < count {
-            let last = match kept.checked_sub(1) {
-                Some(last) => Some(self.read(last)?),
-                None => None,
-            };
-            self.publish(kept, last);
             let file = self.file.create()?;
             file.truncate(kept * E::SIZE as u64)
                 .map_err(|source| self.io("truncate", source))?;
@@ -287,18 +334,23 @@ impl<E: Entry> Index<E> {
 
     /// The last of the leading entries for which `holds` does.
     pub(crate) fn last_where(&self, holds: impl Fn(E) -> bool) -> Result<Option<E>> {
-        let (count, last) = self.published();
-        match last {
+        let published = self.published();
+        if let Some(last) = published.last.filter(|last| holds(*last)) {
+            return Ok(Some(last));
+        }
+        let waiting = published.waiting.partition_point(|entry| holds(*entry));
+        if let Some(at) = waiting.checked_sub(1) {
+            return Ok(published.waiting.get(at).copied());
+        }
+        let count = published.in_file;
+        drop(published);
+        match self.partition_point(count, &holds)?.checked_sub(1) {
+            Some(at) => self.read(at).map(Some),
             None => Ok(None),
-            Some(last) if holds(last) => Ok(Some(last)),
-            Some(_) => match self.partition_point(count, &holds)?.checked_sub(1) {
-                Some(at) => self.read(at).map(Some),
-                None => Ok(None),
-            },
         }
     }
 
-    /// Number of leading entries for which `holds` does.
+    /// Number of leading entries in the file for which `holds` does.
     fn partition_point(&self, count: u64, holds: &impl Fn(E) -> bool) -> Result<u64> {
         let (mut low, mut high) = (0, count);
         while high - low > BLOCK_ENTRIES {
@@ -336,6 +388,7 @@ impl<E: Entry> Index<E> {
     }
 
     pub(crate) fn sync(&self) -> Result<()> {
+        self.write_waiting()?;
         self.file
             .create()?
             .sync()
@@ -376,7 +429,8 @@ mod tests {
         let entries: Vec<_> = (0u32..2000)
             .map(|i| entry(100 + i64::from(i) * 3, u64::from(i) * 61))
             .collect();
-        index.append(&entries).unwrap();
+        index.append(&entries[..1990]).unwrap();
+        index.append(&entries[1990..]).unwrap();
         assert_eq!(index.last_where(|e| e.offset <= 99).unwrap(), None);
         for (target, expected) in [(100, 0), (102, 0), (103, 1), (3001, 967), (9999, 1999)] {
             let found = index.last_where(|e| e.offset <= target).unwrap();
@@ -391,10 +445,36 @@ mod tests {
     }
 
     #[test]
+    fn entries_that_wait_are_found_and_cut_like_those_in_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let index = index(dir.path());
+        let entries: Vec<_> = (0u32..100)
+            .map(|i| entry(100 + i64::from(i), u64::from(i) * 61))
+            .collect();
+        for one in &entries {
+            index.append(std::slice::from_ref(one)).unwrap();
+        }
+        let in_file = std::fs::metadata(index.path()).unwrap().len();
+        assert_eq!(in_file, 8 * WORTH_A_WRITE as u64, "the rest waits");
+        for (at, expected) in entries.iter().enumerate() {
+            let found = index.last_where(|e| e.offset <= expected.offset).unwrap();
+            assert_eq!(found, Some(*expected), "{at}");
+        }
+        index.truncate_while(|e| e.position < 61 * 80).unwrap();
+        assert_eq!((index.len(), index.last()), (80, Some(entries[79])));
+        index.truncate_while(|e| e.position < 61 * 30).unwrap();
+        assert_eq!((index.len(), index.last()), (30, Some(entries[29])));
+        index.append(&entries[30..40]).unwrap();
+        index.sync().unwrap();
+        assert_eq!(index.load(10_000, 1 << 20).unwrap().unwrap(), entries[..40]);
+    }
+
+    #[test]
     fn entries_have_kafkas_bytes() {
         let dir = tempfile::tempdir().unwrap();
         let index = index(dir.path());
         index.append(&[entry(105, 4200)]).unwrap();
+        index.write_waiting().unwrap();
         assert_eq!(
             std::fs::read(index.path()).unwrap(),
             [0, 0, 0, 5, 0, 0, 0x10, 0x68]

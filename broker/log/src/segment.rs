@@ -242,6 +242,10 @@ impl Segment {
         if lens() != before {
             self.indexes_unsynced.store(true, Ordering::Release);
         }
+        self.warn_of_index(result);
+    }
+
+    fn warn_of_index(&self, result: Result<()>) {
         if let Err(error) = result {
             warn!(
                 topic = %self.id.topic, partition = self.id.partition,
@@ -258,6 +262,8 @@ impl Segment {
             offsets: Vec::new(),
             times,
         });
+        let written = self.offset_index.write_waiting();
+        self.warn_of_index(written.and_then(|()| self.time_index.write_waiting()));
     }
 
     /// Makes the log durable, and the indexes too when `with_indexes`.

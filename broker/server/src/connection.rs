@@ -4,6 +4,9 @@
 //! before it has the answer to the last and still gets the answers in order. The next request stays in the
 //! socket until then. Whatever is wrong with a frame ends this connection and nothing else.
 //!
+//! A client that has several requests under way pays for one write, not for one an answer: short answers wait in the
+//! outbox while further whole requests are here and each is answered without waiting for anything.
+//!
 //! ```text
 //!  TLS handshake ─► SASL ─┐
 //!                         ▼
@@ -13,7 +16,7 @@
 //! Where a listener has TLS or SASL, both must be over by `authentication_timeout` after the connection was
 //! accepted, and until then requests are small.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use broker_protocol::frame;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -43,6 +46,9 @@ const UNAUTHENTICATED_REQUEST: usize = 16 * 1024;
 
 /// How long the end of a TLS connection may take to be said.
 const GOODBYE: Duration = Duration::from_secs(1);
+
+/// Bytes of answers that wait in the outbox for more; a longer answer is written by itself.
+const OUTBOX: usize = 16 * 1024;
 
 /// What a frame's length reads as if it is the beginning of a TLS handshake.
 const TLS_HELLO: [u8; 2] = [0x16, 0x03];
@@ -152,6 +158,7 @@ async fn serve(
         peer,
         stream,
         buffer: BytesMut::new(),
+        outbox: BytesMut::new(),
         request_limit: UNAUTHENTICATED_REQUEST,
         stop,
     };
@@ -193,6 +200,8 @@ struct Connection {
     stream: Stream,
     /// Bytes received and not yet handled.
     buffer: BytesMut,
+    /// Answers not yet written.
+    outbox: BytesMut,
     /// Bytes of the largest request that is read.
     request_limit: usize,
     stop: CancellationToken,
@@ -211,14 +220,45 @@ impl Connection {
         }
         let limit = self.shared.config.max_request_bytes.as_u64();
         self.request_limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        while let Some((frame, permit)) = self.next_frame().await? {
-            let reply = self.answer(frame).await?;
+        loop {
+            if !self.has_whole_frame() {
+                self.send().await?;
+            }
+            let Some((frame, permit)) = self.next_frame().await? else {
+                return self.send().await;
+            };
+            let answered = self.answer(frame).await;
             drop(permit);
-            if let Some(reply) = reply {
-                self.write(reply).await?;
+            match answered {
+                Ok(None) => {}
+                Ok(Some(reply)) if self.outbox.len() + reply.frame.len() <= OUTBOX => {
+                    self.outbox.extend_from_slice(&reply.frame);
+                }
+                Ok(Some(reply)) => {
+                    self.send().await?;
+                    self.write(reply).await?;
+                }
+                Err(closed) => {
+                    self.send().await?;
+                    return Err(closed);
+                }
             }
         }
-        Ok(())
+    }
+
+    /// Whether a further request is in the buffer, whole.
+    fn has_whole_frame(&self) -> bool {
+        let Some(prefix) = self.buffer.first_chunk() else {
+            return false;
+        };
+        let length = usize::try_from(i32::from_be_bytes(*prefix)).unwrap_or(usize::MAX);
+        self.buffer.len() - prefix.len() >= length
+    }
+
+    /// Writes the answers that wait.
+    async fn send(&mut self) -> Result<(), Closed> {
+        let patience = self.shared.config.idle_timeout;
+        write_all(&mut self.stream, &mut self.outbox, patience).await
     }
 
     /// Lets the client authenticate: who it is. `None` when it has left, or the broker stops.
@@ -356,9 +396,15 @@ impl Connection {
         Ok(frame.freeze())
     }
 
-    /// Handles one request. A client that leaves while its answer is awaited frees what it held.
+    /// Handles one request; if it waits for something, the answers so far go first. A client that leaves while its
+    /// answer is awaited frees what it held.
     async fn answer(&mut self, frame: Bytes) -> Result<Option<Reply>, Closed> {
-        let Self { stream, buffer, .. } = self;
+        let Self {
+            stream,
+            buffer,
+            outbox,
+            ..
+        } = self;
         let context = Context {
             broker: &self.shared,
             stop: &self.stop,
@@ -367,29 +413,44 @@ impl Connection {
             local: self.local,
             peer: self.peer,
         };
+        let mut dispatch = pin!(handlers::dispatch(&context, frame));
+        if let Poll::Ready(reply) = futures::poll!(dispatch.as_mut()) {
+            return Ok(reply?);
+        }
+        write_all(stream, outbox, self.shared.config.idle_timeout).await?;
         tokio::select! {
             biased;
-            reply = handlers::dispatch(&context, frame) => Ok(reply?),
+            reply = dispatch => Ok(reply?),
             () = stream.client_left(buffer) => Err(Closed::ClientLeft),
         }
     }
 
     async fn write(&mut self, reply: Reply) -> Result<(), Closed> {
         let Reply { mut frame, permit } = reply;
-        while frame.has_remaining() {
-            let written = timeout(
-                self.shared.config.idle_timeout,
-                self.stream.write_buf(&mut frame),
-            );
-            if written.await.map_err(|_| Closed::Idle)?? == 0 {
-                return Err(Closed::ClientLeft);
-            }
-        }
-        let flushed = timeout(self.shared.config.idle_timeout, self.stream.flush());
-        flushed.await.map_err(|_| Closed::Idle)??;
+        let patience = self.shared.config.idle_timeout;
+        write_all(&mut self.stream, &mut frame, patience).await?;
         drop(permit);
         Ok(())
     }
+}
+
+/// Writes all of `bytes`, of which some must be taken within `patience`.
+async fn write_all(
+    stream: &mut Stream,
+    bytes: &mut BytesMut,
+    patience: Duration,
+) -> Result<(), Closed> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    while bytes.has_remaining() {
+        let written = timeout(patience, stream.write_buf(bytes)).await;
+        if written.map_err(|_| Closed::Idle)?? == 0 {
+            return Err(Closed::ClientLeft);
+        }
+    }
+    let flushed = timeout(patience, stream.flush()).await;
+    Ok(flushed.map_err(|_| Closed::Idle)??)
 }
 
 /// Says so when a connection ends by a panic, which the runtime confines to its task.

@@ -54,7 +54,8 @@ impl Stream {
         }
     }
 
-    /// Ends when the client has closed its side and nothing it sent is unread; otherwise never. Cancel safe.
+    /// Ends when the client has closed its side and nothing it sent is unread, in `buffer` or elsewhere; otherwise
+    /// never. Cancel safe.
     ///
     /// The end of TLS is itself something to read, so what a TLS client sends meanwhile goes into `buffer`, up
     /// to 16 KiB: whoever sends more is not watched until it is read.
@@ -62,7 +63,8 @@ impl Stream {
         match self {
             Self::Plain(stream) => {
                 let mut byte = [0];
-                if matches!(stream.peek(&mut byte).await, Ok(0) | Err(_)) {
+                let ended = matches!(stream.peek(&mut byte).await, Ok(0) | Err(_));
+                if ended && buffer.is_empty() {
                     return;
                 }
             }

@@ -84,9 +84,10 @@ impl<E: Copy> Claims<E> {
         self.entries.get(self.confirmed).copied()
     }
 
-    /// True if all entries are true and there are enough of them to be of use.
-    fn hold(&self, made: usize) -> bool {
-        self.confirmed == self.entries.len() && self.entries.len().saturating_mul(2) >= made
+    /// True if all entries are true. There may be fewer than there should be: the newest wait in memory, and a crash
+    /// loses them.
+    fn hold(&self) -> bool {
+        self.confirmed == self.entries.len()
     }
 }
 
@@ -364,8 +365,8 @@ impl Loading {
         }
         let checked = matches!(self.belief, Belief::Below { .. });
         if checked {
-            self.offsets.anew |= !self.offsets.hold(self.made.offsets.len());
-            self.times.anew |= !self.times.hold(self.made.times.len());
+            self.offsets.anew |= !self.offsets.hold();
+            self.times.anew |= !self.times.hold();
             segment.offset_index().adopt(&self.offsets.entries);
             segment.time_index().adopt(&self.times.entries);
         }
@@ -378,10 +379,8 @@ impl Loading {
             segment.time_index().replace(&self.made.times)?;
             self.made.times.clear();
         }
-        if !checked {
-            // An index write that failed may have left the end without entries.
-            segment.add_entries(&self.made);
-        }
+        // Those behind the last one there: a crash, or a write that failed, has left the end without.
+        segment.add_entries(&self.made);
         self.state.first_ms = first_ms(self.first_timestamp_ms, self.found.modified_ms)
             .filter(|_| self.state.size > 0);
         segment.set_state(self.state);
