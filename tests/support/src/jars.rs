@@ -37,6 +37,16 @@ pub const KAFKA: Jars = Jars {
     ],
 };
 
+/// Apache Kafka's Java client, newer than the broker.
+pub const KAFKA_CLIENTS: Jars = Jars {
+    name: "kafka-clients",
+    version: "4.4.0",
+    artifacts: &[
+        "org.apache.kafka:kafka-clients:$",
+        "org.slf4j:slf4j-nop:1.7.36",
+    ],
+};
+
 /// Apache Hadoop's HDFS: NameNode, DataNode, shell.
 pub const HADOOP: Jars = Jars {
     name: "hadoop",
@@ -49,6 +59,11 @@ pub const HADOOP: Jars = Jars {
 };
 
 impl Jars {
+    /// Its version.
+    pub const fn version(&self) -> &'static str {
+        self.version
+    }
+
     /// The folder with the jars, fetched if it is not in the cache (10 to 40 s, 55 to 65 MB).
     ///
     /// # Errors

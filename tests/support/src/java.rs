@@ -27,7 +27,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// `java` with the options all our JVMs share, at most `heap_mb` of heap, and these folders of jars (or of
 /// class files and configuration) as class path.
-pub(crate) fn java(heap_mb: u32, class_path: &str) -> Command {
+pub fn java(heap_mb: u32, class_path: &str) -> Command {
     let mut command = Command::new(program("java"));
     command
         .args(QUICK_START)
@@ -45,7 +45,10 @@ fn program(name: &str) -> PathBuf {
 }
 
 /// Compiles sources (file name, text) against the jars of a folder; the classes stay in the cache.
-pub(crate) fn compile(name: &str, sources: &[(&str, &str)], jars: &Path) -> Result<PathBuf> {
+///
+/// # Errors
+/// If there is no JDK, or the sources do not compile; with the end of what `javac` printed.
+pub fn compile(name: &str, sources: &[(&str, &str)], jars: &Path) -> Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     (sources, jars).hash(&mut hasher);
     let key = format!("{:016x}", hasher.finish());

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! jars (Maven) ──► cache ──► Kafka, Hdfs ──► Process ──► guard ──► JVM
-//!                    └─────► Helper (a JVM that takes commands), Python (a venv)
+//!                    └─────► Helper (a JVM that takes commands), Python (a venv), node_modules, Go programs
 //! ```
 //!
 //! [`kafka`] and [`hdfs`] give the instances that all tests of a run share: those that `tests/run` started, named by
@@ -15,11 +15,13 @@
 
 pub mod cache;
 mod certificates;
+mod go;
 mod hdfs;
 pub mod jars;
 mod java;
 mod kafka;
 mod net;
+mod npm;
 pub mod probe;
 pub mod process;
 mod proxy;
@@ -34,10 +36,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 pub use certificates::{Authority, Identity};
+pub use go::{go_build, go_package_folder};
 pub use hdfs::{Hdfs, HdfsNode, HdfsOptions, HdfsStatus};
-pub use java::Answer;
+pub use java::{Answer, compile as compile_java, java};
 pub use kafka::{Endpoint, Kafka, KafkaOptions, TestRecords, TransactionEnd};
 pub use net::free_ports;
+pub use npm::node_modules;
 pub use process::{Process, Scratch};
 pub use proxy::{Fault, TcpProxy};
 pub use python::{Python, python};

@@ -20,15 +20,11 @@ use crate::{
     topic_config::{self, Overrides},
 };
 
-/// First version in which −1 asks for the broker's default.
-const DEFAULTS: i16 = 4;
-
 /// A code and its sentence.
 type Refusal = (ErrorCode, String);
 
 pub(super) async fn handle(
     context: &Context<'_>,
-    version: i16,
     request: CreateTopicsRequest,
 ) -> CreateTopicsResponse {
     let mut named: HashMap<ByteString, usize> = HashMap::new();
@@ -42,7 +38,7 @@ pub(super) async fn handle(
         let result = match times {
             // Answered with its first mention.
             Some(0) => continue,
-            Some(1) => create(context, version, topic, request.validate_only).await,
+            Some(1) => create(context, topic, request.validate_only).await,
             _ => Err((ErrorCode::InvalidRequest, "duplicate topic name".to_owned())),
         };
         topics.push(
@@ -65,13 +61,12 @@ pub(super) async fn handle(
 
 async fn create(
     context: &Context<'_>,
-    version: i16,
     topic: CreatableTopic,
     validate_only: bool,
 ) -> Result<CreatableTopicResult, Refusal> {
     let name = TopicName::try_from(topic.name.clone())
         .map_err(|error| (ErrorCode::InvalidTopicException, error.to_string()))?;
-    let partitions = partitions(&context.broker.config, version, &topic)?;
+    let partitions = partitions(&context.broker.config, &topic)?;
     let mut overrides = Overrides::new();
     for config in &topic.configs {
         topic_config::check(&config.name, config.value.as_deref())
@@ -115,25 +110,20 @@ async fn create(
 }
 
 /// The number of partitions asked for, after all checks of numbers and assignments.
-fn partitions(
-    config: &crate::Config,
-    version: i16,
-    topic: &CreatableTopic,
-) -> Result<usize, Refusal> {
+fn partitions(config: &crate::Config, topic: &CreatableTopic) -> Result<usize, Refusal> {
     if !topic.assignments.is_empty() {
         return assigned(config.node_id, topic);
     }
-    let default = version >= DEFAULTS;
     match topic.replication_factor {
         1 => {}
-        -1 if default => {}
+        -1 => {}
         factor => {
             let message = format!("replication factor {factor} is not 1: there is one broker");
             return Err((ErrorCode::InvalidReplicationFactor, message));
         }
     }
     let wanted = match topic.num_partitions {
-        -1 if default => config.num_partitions,
+        -1 => config.num_partitions,
         wanted => wanted,
     };
     usize::try_from(wanted)

@@ -250,7 +250,7 @@ async fn call(
         ApiKey::OffsetDelete => answer!(offset_delete::handle(context)),
         ApiKey::SaslHandshake => answered(&sasl_handshake::too_late(), version, header),
         ApiKey::SaslAuthenticate => answered(&sasl_authenticate::too_late(), version, header),
-        ApiKey::CreateTopics => answer!(create_topics::handle(context, version).await),
+        ApiKey::CreateTopics => answer!(create_topics::handle(context).await),
         ApiKey::DeleteTopics => answer!(delete_topics::handle(context, version).await),
         ApiKey::DeleteRecords => answer!(delete_records::handle(context).await),
         ApiKey::InitProducerId => answer!(init_producer_id::handle(context).await),
