@@ -6,7 +6,7 @@
 //! overwritten, as in Kafka.
 
 use std::fs::File;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use broker_protocol::record::{RecordBatch, Records};
@@ -243,6 +243,12 @@ impl PartitionReader {
     #[must_use]
     pub fn size_in_bytes(&self) -> u64 {
         self.shared.view().size()
+    }
+
+    /// True if a failure has taken the log off line, see [`crate::PartitionLog::is_offline`].
+    #[must_use]
+    pub fn is_offline(&self) -> bool {
+        self.shared.offline.load(Ordering::Acquire)
     }
 
     /// The newest leader epoch in the log.

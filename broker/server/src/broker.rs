@@ -1,6 +1,9 @@
 //! The broker as a whole: opened on a directory, served on a listener, closed in order.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
 
 use broker_log::{
     LogDir, LogDirConfig, RecoveryReport,
@@ -16,12 +19,14 @@ use tracing::{info, warn};
 use crate::{
     clock::{Clock, SystemClock},
     config::Config,
+    descriptors,
     error::Error,
     fetch_sessions::FetchSessions,
     group::Coordinator,
     housekeeping,
     listener::{self, Listeners},
     metadata_store::EmbeddedMetadata,
+    metrics::Metrics,
     partition::Now,
     pool::{Failed, Pool},
     security::Security,
@@ -59,6 +64,10 @@ pub(crate) struct Shared {
     pub(crate) space: Space,
     /// Certificates, keys and users.
     pub(crate) security: Security,
+    /// What is counted.
+    pub(crate) metrics: Metrics,
+    /// How many connections may be open.
+    pub(crate) max_connections: usize,
     producer_ids: Mutex<std::ops::Range<i64>>,
     work: TaskTracker,
 }
@@ -158,11 +167,15 @@ impl Broker {
             .map_err(|problems| Error::Config { problems })?;
         let security = Security::open(&config)?;
         let log = TopicConfig::new(&config, &Overrides::new()).log_config();
+        let files = LogDirConfig::default().max_open_files;
+        let (plan, warning) = descriptors::plan(&config, files, descriptors::limit())?;
         let dir_config = LogDirConfig {
             log,
             disk,
-            ..LogDirConfig::default()
+            max_open_files: plan.files,
         };
+        let metrics = Metrics::new();
+        let begun = Instant::now();
         let mut opened = LogDir::open(&config.data_dir, dir_config)
             .map_err(|source| Error::logs(&config.data_dir, source))?;
         let store = EmbeddedMetadata::open(&config.data_dir, config.node_id)?;
@@ -171,10 +184,20 @@ impl Broker {
             .iter()
             .map(|(_, report)| report.clone())
             .collect();
-        let warnings = std::mem::take(&mut opened.warnings);
+        metrics
+            .state
+            .recovery_seconds
+            .set(begun.elapsed().as_secs_f64());
+        let mut warnings = std::mem::take(&mut opened.warnings);
+        warnings.extend(warning);
         let last_written_ms = opened.last_written_ms;
         let config = Arc::new(config);
-        let topics = Topics::open(Arc::clone(&config), opened, Box::new(store))?;
+        let topics = Topics::open(
+            Arc::clone(&config),
+            opened,
+            Box::new(store),
+            metrics.flush_seconds.clone(),
+        )?;
         let topics = Arc::new(topics);
         for report in &mut recovery {
             judge_holes(report, &topics);
@@ -200,6 +223,8 @@ impl Broker {
             groups: Arc::new(groups),
             space: Space::new(config.min_free_bytes.as_u64()),
             security,
+            metrics,
+            max_connections: plan.connections,
             producer_ids: Mutex::new(0..0),
             steady_clock: SteadyClock::new(&*clock, last_written_ms),
             config,
@@ -219,7 +244,7 @@ impl Broker {
         &self.recovery
     }
 
-    /// What was odd in the data directory, one sentence each.
+    /// What was odd in the data directory or with the limits of the system, one sentence each.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -244,18 +269,26 @@ impl Broker {
     ///
     /// # Errors
     /// The logs could not be flushed and closed: the next start recovers them.
-    pub async fn serve(self, listeners: Listeners, stop: CancellationToken) -> Result<(), Error> {
+    pub async fn serve(
+        self,
+        mut listeners: Listeners,
+        stop: CancellationToken,
+    ) -> Result<(), Error> {
         let shared = self.shared;
         let config = Arc::clone(&shared.config);
         for report in self.recovery.iter().filter(|report| !report.clean) {
             info!(%report, "log recovered");
         }
         for warning in &self.warnings {
-            warn!(warning, "data directory is odd");
+            warn!(warning, "something is odd");
         }
         shared.security.warn_at_start(&config);
         for (name, address) in listeners.addresses() {
             info!(%address, listener = name, data_dir = %config.data_dir.display(), "broker is ready");
+        }
+        let admin = listeners.take_admin();
+        if let Some(admin) = &admin {
+            admin.health.opened(&shared);
         }
         let connections = TaskTracker::new();
         let abort = CancellationToken::new();
@@ -264,6 +297,9 @@ impl Broker {
         connections.spawn(async move { groups.load().await });
         connections.spawn(reloading(Arc::clone(&shared), stop.clone()));
         listener::run(&shared, listeners, &connections, &stop, &abort).await;
+        if let Some(admin) = &admin {
+            admin.health.draining();
+        }
         shared.groups.stop();
 
         connections.close();
@@ -277,6 +313,9 @@ impl Broker {
             );
             abort.cancel();
             connections.wait().await;
+        }
+        if let Some(admin) = &admin {
+            admin.health.closing();
         }
         shared.work.close();
         shared.work.wait().await;

@@ -45,6 +45,11 @@ pub struct Config {
     /// Default 30 s. No Kafka property: Kafka reads them again when told to.
     #[serde(with = "text_duration")]
     pub reload_interval: Duration,
+    /// Address of `/metrics`, `/healthz` and `/readyz` over HTTP, `host:port`; whoever reaches it needs no name and no
+    /// password. Default: none. No Kafka property: Kafka has JMX.
+    pub admin_listen: Option<String>,
+    /// Whether `/metrics` tells offsets and sizes of every single partition. Default false. No Kafka property.
+    pub metrics_per_partition: bool,
     /// Directory of the logs and the metadata; locked while the broker runs. Default `logferry-data`.
     /// Kafka: `log.dirs` (one only).
     pub data_dir: PathBuf,
@@ -98,8 +103,12 @@ pub struct Config {
     /// Default 1048588 bytes (1 MiB + 12). Kafka: `message.max.bytes`.
     #[serde(with = "exact_size")]
     pub max_message_bytes: ByteSize,
-    /// Open connections; one more is closed at once. Default 1000. Kafka: `max.connections`.
+    /// Open connections; one more is closed at once. Fewer, if the limit of open files leaves no room for so many.
+    /// Default 1000. Kafka: `max.connections`.
     pub max_connections: usize,
+    /// Open connections from one address; one more is closed at once. Default: none, no limit but `max_connections`.
+    /// Kafka: `max.connections.per.ip`.
+    pub max_connections_per_address: Option<usize>,
     /// Time without a request, or without progress while an answer is written, after which a connection is
     /// closed. Default 10 min. Kafka: `connections.max.idle.ms`.
     #[serde(with = "text_duration")]
@@ -173,6 +182,8 @@ impl Default for Config {
             sasl: None,
             authentication_timeout: Duration::from_secs(10),
             reload_interval: Duration::from_secs(30),
+            admin_listen: None,
+            metrics_per_partition: false,
             data_dir: PathBuf::from("logferry-data"),
             node_id: 1,
             num_partitions: 1,
@@ -189,6 +200,7 @@ impl Default for Config {
             max_request_bytes: ByteSize::mib(100),
             max_message_bytes: ByteSize::b(1024 * 1024 + RECORD_BATCH_OVERHEAD),
             max_connections: 1000,
+            max_connections_per_address: None,
             idle_timeout: Duration::from_secs(600),
             request_read_timeout: Duration::from_secs(60),
             fetch_max_bytes: ByteSize::mib(55),
@@ -238,6 +250,11 @@ impl Config {
                 format!("`{advertised}` is not host:port with a port above 0")
             });
         }
+        if let Some(admin) = &self.admin_listen {
+            check(host_and_port(admin).is_some(), "admin_listen", &|| {
+                format!("`{admin}` is not host:port")
+            });
+        }
         check(self.node_id >= 0, "node_id", &|| {
             format!("{} is below 0", self.node_id)
         });
@@ -250,6 +267,12 @@ impl Config {
         check(self.max_connections >= 1, "max_connections", &|| {
             "must be at least 1".to_owned()
         });
+        let per_address = self.max_connections_per_address;
+        check(
+            per_address != Some(0),
+            "max_connections_per_address",
+            &|| "must be at least 1; leave it out for no limit".to_owned(),
+        );
         for (ok, key, what) in self.sizes() {
             check(ok, key, &|| what.clone());
         }

@@ -127,6 +127,7 @@ pub(crate) async fn run(
     {
         let security = &shared.security;
         security.note_failure(peer, &listener.name, &reason.to_string());
+        shared.metrics.unauthenticated.inc();
     }
     ended
 }
@@ -426,7 +427,9 @@ impl Connection {
     }
 
     async fn write(&mut self, reply: Reply) -> Result<(), Closed> {
-        let Reply { mut frame, permit } = reply;
+        let Reply {
+            mut frame, permit, ..
+        } = reply;
         let patience = self.shared.config.idle_timeout;
         write_all(&mut self.stream, &mut frame, patience).await?;
         drop(permit);

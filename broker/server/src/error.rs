@@ -90,6 +90,27 @@ pub enum Error {
         /// The partition.
         partition: TopicPartition,
     },
+    /// The process may open too few files.
+    #[error(
+        "the limit of {limit} open files is too low, {needed} are the least; raise it (LimitNOFILE, ulimit -n)"
+    )]
+    Descriptors {
+        /// What the system allows.
+        limit: u64,
+        /// What is needed at least.
+        needed: u64,
+    },
+    /// All partitions have failed.
+    #[error(
+        "every partition in {} is off line after failures of the disk ({partitions}); look at the disk, then start the \
+         broker again, which recovers the logs", path.display()
+    )]
+    AllOffline {
+        /// The data directory.
+        path: PathBuf,
+        /// How many there are.
+        partitions: usize,
+    },
     /// A topic that should be made is there already.
     #[error("topic {topic} exists already")]
     TopicExists {
@@ -117,12 +138,14 @@ impl Error {
         match self {
             Self::Config { .. } | Self::OtherNode { .. } | Self::Security { .. } => Kind::Caller,
             Self::TopicExists { .. } | Self::NoSuchTopic { .. } => Kind::Caller,
+            Self::Descriptors { .. } => Kind::Caller,
             Self::Listen { .. } => Kind::Retriable,
             Self::Logs { source, .. } => match source.kind() {
                 broker_log::ErrorKind::Retriable => Kind::Retriable,
                 broker_log::ErrorKind::Fatal => Kind::Fatal,
                 broker_log::ErrorKind::Caller => Kind::Caller,
             },
+            Self::AllOffline { .. } => Kind::Fatal,
             Self::File { .. } | Self::Damaged { .. } | Self::UnknownPartition { .. } => Kind::Fatal,
         }
     }

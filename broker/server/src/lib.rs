@@ -15,6 +15,8 @@
 //! - `partition`: one partition's log, its readers and the fetches that wait on it.
 //! - `housekeeping`: what happens without a request: rolling, retention, flushes, checkpoints.
 //! - `compaction`: which partition is compacted when.
+//! - `admin`, `metrics`: what operators are told, over HTTP.
+//! - `descriptors`: whether connections and files fit into what the system allows.
 //!
 //! Lock order: a group, then a change of topics, then a partition's turn to flush, then its log, then its list of
 //! waiters, then the index of topics.
@@ -27,11 +29,13 @@
 //! Not here: what a batch's records mean (the loader's), the format on disk (`broker-log`'s), reading the
 //! configuration from files (the jobs').
 
+mod admin;
 mod broker;
 mod clock;
 mod compaction;
 mod config;
 mod connection;
+mod descriptors;
 mod durable;
 mod error;
 mod fetch_sessions;
@@ -40,6 +44,7 @@ mod handlers;
 mod housekeeping;
 mod listener;
 mod metadata_store;
+mod metrics;
 mod partition;
 mod pool;
 mod security;

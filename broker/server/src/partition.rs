@@ -21,6 +21,7 @@ use std::{
 
 use broker_log::{Appended, EpochEnd, PartitionLog, PartitionReader, TopicPartition, Visibility};
 use broker_protocol::{ErrorCode, record::RecordBatch};
+use prometheus::Histogram;
 use tokio::sync::{Notify, OwnedMutexGuard};
 
 use crate::pool::Pool;
@@ -89,6 +90,7 @@ pub(crate) struct Partition {
     /// Of old time stamps, the last time.
     warned: Mutex<Option<Duration>>,
     waiting: Mutex<Vec<Arc<Notify>>>,
+    flush_seconds: Histogram,
 }
 
 /// Least time between two warnings about one partition's time stamps.
@@ -113,8 +115,8 @@ pub(crate) struct Placed {
 }
 
 impl Partition {
-    /// Takes over an open log.
-    pub(crate) fn new(log: PartitionLog, leader_epoch: i32) -> Self {
+    /// Takes over an open log. `flush_seconds` counts its flushes.
+    pub(crate) fn new(log: PartitionLog, leader_epoch: i32, flush_seconds: Histogram) -> Self {
         Self {
             id: log.id().clone(),
             leader_epoch,
@@ -128,6 +130,7 @@ impl Partition {
             flush_turn: Arc::default(),
             warned: Mutex::new(None),
             waiting: Mutex::new(Vec::new()),
+            flush_seconds,
         }
     }
 
@@ -263,7 +266,9 @@ impl Partition {
             let flush = log.begin_flush()?;
             Ok((flush, self.hidden_bytes.swap(0, Ordering::AcqRel)))
         })?;
+        let timer = self.flush_seconds.start_timer();
         let flushed = flush.run()?;
+        timer.observe_duration();
         let moved = self.with_log(|log| {
             let recovery_point = log.finish_flush(&flushed);
             self.flushed.store(recovery_point, Ordering::Release);
@@ -318,6 +323,11 @@ impl Partition {
     /// Whether the log has been taken out: the topic is deleted.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+
+    /// Whether a failure of the disk has taken the log off line, until the broker is started again.
+    pub(crate) fn is_offline(&self) -> bool {
+        self.reader.is_offline()
     }
 
     /// Takes the log out for deletion or shutdown; later calls find the partition closed. Wakes the waiters.

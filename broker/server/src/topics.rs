@@ -13,6 +13,7 @@ use std::{
 
 use broker_log::{LogDir, Opened, PartitionLog, TopicPartition};
 use broker_protocol::{ErrorCode, TopicId, TopicName};
+use prometheus::Histogram;
 use tracing::{error, info, warn};
 use uuid::Uuid;
 
@@ -56,6 +57,12 @@ impl Topic {
     /// Partitions with their indexes as the wire has them.
     pub(crate) fn indexed(&self) -> impl Iterator<Item = (i32, Option<&Arc<Partition>>)> {
         (0..).zip(self.partitions.iter().map(Option::as_ref))
+    }
+
+    /// Partitions that can be used.
+    pub(crate) fn online(&self) -> impl Iterator<Item = &Arc<Partition>> {
+        let open = self.partitions.iter().flatten();
+        open.filter(|partition| !partition.is_offline())
     }
 
     /// Whether Kafka keeps its own state in a topic of this name.
@@ -162,10 +169,11 @@ pub(crate) struct Topics {
     index: RwLock<Index>,
     /// Held for the length of a change; taken before `index`, never inside it.
     changing: Mutex<()>,
+    flush_seconds: Histogram,
 }
 
 impl Topics {
-    /// Brings metadata and directories together. Blocks on the disk.
+    /// Brings metadata and directories together. Blocks on the disk. `flush_seconds` counts the flushes of logs.
     ///
     /// # Errors
     /// Records of a partition that the metadata does not know, or a disk that fails.
@@ -173,6 +181,7 @@ impl Topics {
         config: Arc<Config>,
         opened: Opened,
         store: Box<dyn MetadataStore>,
+        flush_seconds: Histogram,
     ) -> Result<Self, Error> {
         let logs = |source| Error::logs(&config.data_dir, source);
         if !opened.clean && !store.topics().is_empty() {
@@ -221,6 +230,7 @@ impl Topics {
             store,
             index: RwLock::default(),
             changing: Mutex::new(()),
+            flush_seconds,
         };
         for (name, record) in records {
             topics.publish(topics.assemble(name, record, &mut found));
@@ -245,7 +255,7 @@ impl Topics {
                 return None;
             };
             log.set_config(config.log_config());
-            Some(Arc::new(Partition::new(log, leader_epoch)))
+            Some(Arc::new(self.serve(log, leader_epoch)))
         };
         let partitions = (0..).zip(&record.leader_epochs).map(open).collect();
         Topic {
@@ -255,6 +265,19 @@ impl Topics {
             config,
             partitions,
         }
+    }
+
+    fn serve(&self, log: PartitionLog, leader_epoch: i32) -> Partition {
+        Partition::new(log, leader_epoch, self.flush_seconds.clone())
+    }
+
+    /// How many partitions can be used, and how many are off line.
+    pub(crate) fn count_partitions(&self) -> (usize, usize) {
+        self.read(|index| {
+            let topics = index.by_name.values();
+            let online = topics.map(|topic| topic.online().count()).sum();
+            (online, index.partitions - online)
+        })
     }
 
     /// Identity of the cluster.
@@ -491,7 +514,7 @@ impl Topics {
                 .dir
                 .create_partition(id, Some(TopicId(topic_id)), config.log_config())
             {
-                Ok(log) => made.push(Some(Arc::new(Partition::new(log, 0)))),
+                Ok(log) => made.push(Some(Arc::new(self.serve(log, 0)))),
                 Err(error) => {
                     self.unmake(&made);
                     return Err(error.into());

@@ -60,6 +60,10 @@ pub trait Message: Default + Clone + Debug + PartialEq + Send + Sync + 'static {
     /// # Errors
     /// The version is unknown, or the bytes are not such a message.
     fn decode(buf: &mut Bytes, version: i16) -> Result<Self, DecodeError>;
+
+    /// Tells `note` every error code in the message, 0 for success among them: that of the whole, and those of its
+    /// topics, partitions and the like.
+    fn error_codes(&self, note: &mut dyn FnMut(i16));
 }
 
 /// A message that asks for another.

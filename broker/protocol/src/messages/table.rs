@@ -57,6 +57,16 @@ macro_rules! default_of {
     };
 }
 
+/// Notes the error codes of one field: the field named so is one.
+macro_rules! note_errors {
+    (error_code, $field:expr, $note:ident) => {
+        $note($field)
+    };
+    ($name:ident, $field:expr, $note:ident) => {
+        Wire::note_errors(&$field, $note)
+    };
+}
+
 macro_rules! api {
     (
         $api:ident = $key:literal, versions $min:literal..=$max:literal, flexible $flexible:literal..,
@@ -178,6 +188,10 @@ macro_rules! api {
                     }
                     Ok(this)
                 }
+
+                fn note_errors(&self, note: &mut dyn FnMut(i16)) {
+                    $(note_errors!($field, self.$field, note);)*
+                }
             }
 
             #[cfg(test)]
@@ -232,6 +246,10 @@ macro_rules! impl_message {
                     return Err(DecodeError::from(fault).at(stringify!($name), ""));
                 }
                 Wire::read(buf, Form::of_version(version, version >= $flexible))
+            }
+
+            fn error_codes(&self, note: &mut dyn FnMut(i16)) {
+                Wire::note_errors(self, note);
             }
         }
     };

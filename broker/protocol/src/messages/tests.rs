@@ -613,3 +613,29 @@ fn announced_counts_are_checked_before_anything_is_allocated() {
         assert!(allocated.peak < 200, "{allocated:?}");
     }
 }
+
+#[test]
+fn error_codes_are_found_at_every_depth() {
+    let response = messages::ProduceResponse {
+        responses: vec![messages::produce::TopicProduceResponse {
+            partition_responses: [3, 0, 56]
+                .map(|error_code| messages::produce::PartitionProduceResponse {
+                    error_code,
+                    ..Default::default()
+                })
+                .to_vec(),
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    let mut found = Vec::new();
+    response.error_codes(&mut |code| found.push(code));
+    assert_eq!(found, [3, 0, 56]);
+    found.clear();
+    let response = messages::HeartbeatResponse {
+        error_code: 27,
+        ..Default::default()
+    };
+    response.error_codes(&mut |code| found.push(code));
+    assert_eq!(found, [27]);
+}

@@ -79,6 +79,8 @@ pub(crate) trait Wire: Sized {
     fn min_len(form: Form) -> usize;
     fn write(&self, out: &mut BytesMut, form: Form) -> Result<(), EncodeError>;
     fn read(buf: &mut Bytes, form: Form) -> Result<Self, DecodeError>;
+    /// Tells `note` every error code inside.
+    fn note_errors(&self, _note: &mut dyn FnMut(i16)) {}
 }
 
 macro_rules! fixed_width {
@@ -273,6 +275,12 @@ impl<T: Wire> Wire for Vec<T> {
         let count = get_length(buf, form.long())?.ok_or(DecodeFault::Null)?;
         read_elements(buf, count, form.nullable(false))
     }
+
+    fn note_errors(&self, note: &mut dyn FnMut(i16)) {
+        for item in self {
+            item.note_errors(note);
+        }
+    }
 }
 
 impl<T: Wire> Wire for Option<Vec<T>> {
@@ -295,6 +303,12 @@ impl<T: Wire> Wire for Option<Vec<T>> {
         match get_length(buf, form.long())? {
             None => form.null(),
             Some(count) => read_elements(buf, count, form.nullable(false)).map(Some),
+        }
+    }
+
+    fn note_errors(&self, note: &mut dyn FnMut(i16)) {
+        if let Some(items) = self {
+            items.note_errors(note);
         }
     }
 }
@@ -331,6 +345,12 @@ impl<T: Wire> Wire for Option<Box<T>> {
             return form.null();
         }
         T::read(buf, form.nullable(false)).map(|value| Some(Box::new(value)))
+    }
+
+    fn note_errors(&self, note: &mut dyn FnMut(i16)) {
+        if let Some(item) = self {
+            item.note_errors(note);
+        }
     }
 }
 

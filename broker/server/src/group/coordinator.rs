@@ -164,6 +164,18 @@ impl Coordinator {
         }
     }
 
+    /// Whether what was written down has been read.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.loaded.load(Ordering::Acquire)
+    }
+
+    /// How many groups there are, and members of all of them.
+    pub(crate) fn count(&self) -> (usize, usize) {
+        let cells: Vec<Arc<Cell>> = self.read_groups().values().cloned().collect();
+        let members = cells.iter().map(|cell| cell.lock().group.count_members());
+        (cells.len(), members.sum())
+    }
+
     fn find(&self, id: &str) -> Option<Arc<Cell>> {
         self.read_groups().get(id).cloned()
     }

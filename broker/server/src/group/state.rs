@@ -179,6 +179,11 @@ impl Group {
         self.state == State::Empty && self.promised.is_empty() && self.offsets.is_empty()
     }
 
+    /// Members that have joined.
+    pub(super) fn count_members(&self) -> usize {
+        self.members.len()
+    }
+
     /// When the next timer is due.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let state = match self.state {

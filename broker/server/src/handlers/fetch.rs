@@ -99,6 +99,8 @@ pub(super) async fn handle(
     let (max_wait_ms, min_bytes) = (request.max_wait_ms, request.min_bytes);
     let round = wait_for_enough(context, &wanted, max_wait_ms, min_bytes, max_bytes).await;
     let (records, permit) = read(context, &wanted, round).await;
+    let bytes: usize = records.iter().map(|(_, records)| records.len()).sum();
+    context.broker.metrics.fetch_bytes.inc_by(bytes as u64);
 
     let answered = wanted.into_iter().zip(records);
     let answered = answered.map(|(wanted, (found, records))| Answered {

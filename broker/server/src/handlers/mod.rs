@@ -5,7 +5,7 @@
 //! What cannot be answered (bytes that are no request, an API or version that is not served) closes the
 //! connection, as Apache Kafka does; clients learn the table from `ApiVersions` first.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Instant};
 
 use broker_protocol::{
     DecodeError, EncodeError,
@@ -157,6 +157,8 @@ pub(crate) struct Reply {
     pub(crate) frame: BytesMut,
     /// Kept until the frame has been written.
     pub(crate) permit: Option<OwnedSemaphorePermit>,
+    /// Kafka's numbers of the errors in it.
+    pub(crate) errors: Vec<i16>,
 }
 
 /// Why a request is not answered and its connection closed.
@@ -183,11 +185,53 @@ pub(crate) enum Refused {
 ///
 /// Dropping the future is safe between requests' effects: an append or a change of topics that has begun is
 /// completed, its answer is lost.
-pub(crate) async fn dispatch(
+pub(crate) async fn dispatch(context: &Context<'_>, body: Bytes) -> Result<Option<Reply>, Refused> {
+    let mut counted = Counted::begin(context, &body);
+    let answered = dispatch_counted(context, body, &mut counted).await;
+    counted.end(context, answered.as_ref().map(Option::as_ref));
+    answered
+}
+
+/// What is counted of a request.
+struct Counted {
+    begun: Instant,
+    api: Option<ApiKey>,
+}
+
+impl Counted {
+    fn begin(context: &Context<'_>, body: &Bytes) -> Self {
+        let bytes = body.len() + frame::PREFIX_LEN;
+        context.broker.metrics.bytes_in.inc_by(bytes as u64);
+        Self {
+            begun: Instant::now(),
+            api: None,
+        }
+    }
+
+    fn end(self, context: &Context<'_>, answered: Result<Option<&Reply>, &Refused>) {
+        let metrics = &context.broker.metrics;
+        let Ok(reply) = answered else {
+            return metrics.refused.inc();
+        };
+        let Some(api) = self.api else { return };
+        if let Some(of_api) = metrics.api(api) {
+            of_api.requests.inc();
+            of_api.seconds.observe(self.begun.elapsed().as_secs_f64());
+        }
+        if let Some(reply) = reply {
+            metrics.bytes_out.inc_by(reply.frame.len() as u64);
+            metrics.count_errors(api, &reply.errors);
+        }
+    }
+}
+
+async fn dispatch_counted(
     context: &Context<'_>,
     mut body: Bytes,
+    counted: &mut Counted,
 ) -> Result<Option<Reply>, Refused> {
     let (header, api) = read_header(context, &mut body)?;
+    counted.api = Some(api);
     let version = header.api_version;
     if let Some(reply) = too_new(api, &header)? {
         return Ok(Some(reply));
@@ -294,9 +338,22 @@ fn answered<M: Message>(
 pub(crate) fn authenticate(
     context: &Context<'_>,
     session: &mut Session,
+    body: Bytes,
+) -> Result<Reply, Refused> {
+    let mut counted = Counted::begin(context, &body);
+    let answered = authenticate_counted(context, session, body, &mut counted);
+    counted.end(context, answered.as_ref().map(Some));
+    answered
+}
+
+fn authenticate_counted(
+    context: &Context<'_>,
+    session: &mut Session,
     mut body: Bytes,
+    counted: &mut Counted,
 ) -> Result<Reply, Refused> {
     let (header, api) = read_header(context, &mut body)?;
+    counted.api = Some(api);
     let version = header.api_version;
     if let Some(reply) = too_new(api, &header)? {
         return Ok(reply);
@@ -371,9 +428,16 @@ fn reply_into<M: Message>(
 ) -> Result<Reply, EncodeError> {
     frame::encode_response(&mut frame, response, version, header.correlation_id)
         .inspect_err(|error| error!(message = M::NAME, version, %error, "answer not encoded"))?;
+    let mut errors = Vec::new();
+    response.error_codes(&mut |code| {
+        if code != 0 {
+            errors.push(code);
+        }
+    });
     Ok(Reply {
         frame,
         permit: None,
+        errors,
     })
 }
 

@@ -240,6 +240,12 @@ async fn append(
         appended,
         owes_flush,
     } = placed;
+    if !appended.duplicate {
+        let metrics = &context.broker.metrics;
+        let records = u64::try_from(batch.header().records_count);
+        metrics.produce_records.inc_by(records.unwrap_or(0));
+        metrics.produce_bytes.inc_by(batch.bytes().len() as u64);
+    }
     Ok(Answer {
         response: PartitionProduceResponse {
             index: data.index,
@@ -462,6 +468,8 @@ pub(super) fn refuse_old(body: Bytes, header: &RequestHeader) -> Result<Option<R
         let reason = format!("produce version {} is too old", header.api_version);
         return Err(Refused::Unacknowledged { reason });
     }
+    let refused = topics.iter().map(|(_, partitions)| partitions.len()).sum();
+    let errors = vec![ErrorCode::UnsupportedVersion.code(); refused];
     let mut frame = BytesMut::new();
     frame.put_i32(0);
     frame.put_i32(header.correlation_id);
@@ -490,6 +498,7 @@ pub(super) fn refuse_old(body: Bytes, header: &RequestHeader) -> Result<Option<R
     Ok(Some(Reply {
         frame,
         permit: None,
+        errors,
     }))
 }
 

@@ -9,6 +9,8 @@ mod compaction;
 #[cfg(test)]
 mod configs;
 #[cfg(test)]
+mod connections;
+#[cfg(test)]
 mod disk;
 #[cfg(test)]
 mod fetch;
@@ -20,6 +22,8 @@ mod flush;
 mod groups;
 #[cfg(test)]
 mod hostile;
+#[cfg(test)]
+mod operators;
 #[cfg(test)]
 mod produce;
 #[cfg(test)]

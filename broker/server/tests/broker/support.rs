@@ -53,6 +53,8 @@ pub(crate) struct TestBroker {
     pub(crate) address: SocketAddr,
     /// Of each listener, by name.
     pub(crate) addresses: Vec<(String, SocketAddr)>,
+    /// Of metrics and health.
+    pub(crate) admin: Option<SocketAddr>,
     pub(crate) cluster_id: String,
     pub(crate) folder: Arc<TempDir>,
     stop: CancellationToken,
@@ -106,13 +108,15 @@ impl TestBroker {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let served = runtime.spawn(async move {
             let listener = broker.bind().await?;
-            sender.send(listener.addresses()).unwrap();
+            let addresses = (listener.addresses(), listener.admin_addr());
+            sender.send(addresses).unwrap();
             broker.serve(listener, token).await
         });
-        let addresses = receiver.await.unwrap();
+        let (addresses, admin) = receiver.await.unwrap();
         Self {
             address: addresses[0].1,
             addresses,
+            admin,
             cluster_id,
             folder,
             stop,
@@ -126,10 +130,7 @@ impl TestBroker {
     }
 
     pub(crate) async fn connect_to(address: SocketAddr) -> Wire {
-        Wire {
-            stream: TcpStream::connect(address).await.unwrap(),
-            correlation_id: 0,
-        }
+        Wire::new(TcpStream::connect(address).await.unwrap())
     }
 
     /// The address of a listener.
@@ -189,6 +190,21 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        Self {
+            stream,
+            correlation_id: 0,
+        }
+    }
+
+    /// Sends a request without a client id; whether that was possible.
+    pub(crate) async fn try_send<R: Request>(&mut self, request: &R, version: i16) -> bool {
+        self.correlation_id += 1;
+        let mut out = BytesMut::new();
+        frame::encode_request(&mut out, request, version, self.correlation_id, None).unwrap();
+        self.stream.write_all(&out).await.is_ok()
+    }
+
     pub(crate) async fn send<R: Request>(&mut self, request: &R, version: i16) -> i32 {
         self.correlation_id += 1;
         let client_id = ByteString::from_static("test");
