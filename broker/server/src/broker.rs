@@ -14,7 +14,7 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::{
     clock::{Clock, SystemClock},
@@ -268,7 +268,8 @@ impl Broker {
     /// Not cancel safe: dropped, it leaves the data directory as a crash would.
     ///
     /// # Errors
-    /// The logs could not be flushed and closed: the next start recovers them.
+    /// The logs could not be flushed and closed: the next start recovers them. [`Error::AllOffline`] when failures of
+    /// the disk have left no partition that can be used; then it stops by itself.
     pub async fn serve(
         self,
         mut listeners: Listeners,
@@ -290,13 +291,23 @@ impl Broker {
         if let Some(admin) = &admin {
             admin.health.opened(&shared);
         }
+        let stop = stop.child_token();
         let connections = TaskTracker::new();
         let abort = CancellationToken::new();
         housekeeping::spawn(&shared, &connections, &stop);
         let groups = Arc::clone(&shared.groups);
         connections.spawn(async move { groups.load().await });
         connections.spawn(reloading(Arc::clone(&shared), stop.clone()));
-        listener::run(&shared, listeners, &connections, &stop, &abort).await;
+        let serving = listener::run(&shared, listeners, &connections, &stop, &abort);
+        let watching = async {
+            let lost = housekeeping::disk_failed(&shared, &stop).await;
+            stop.cancel();
+            lost
+        };
+        let ((), lost) = tokio::join!(serving, watching);
+        if let Some(partitions) = lost {
+            error!(partitions, "every partition is off line, stopping");
+        }
         if let Some(admin) = &admin {
             admin.health.draining();
         }
@@ -320,6 +331,10 @@ impl Broker {
         shared.work.close();
         shared.work.wait().await;
         let closed = tokio::task::spawn_blocking(move || close(&shared)).await;
+        if let Some(partitions) = lost {
+            let path = config.data_dir.clone();
+            return Err(Error::AllOffline { path, partitions });
+        }
         closed.unwrap_or_else(|_| {
             Err(Error::Damaged {
                 path: config.data_dir.clone(),

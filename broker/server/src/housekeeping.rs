@@ -5,6 +5,7 @@
 //! | segments rolled by age, idle producers and committed offsets forgotten, checkpoints | every minute |
 //! | old segments deleted | `retention_check_interval` |
 //! | partitions compacted, see `compaction` | `compaction_interval` |
+//! | whether any partition is left that can be used | every second |
 //! | logs written through to the disk | looked at every second or more often, done by `flush_interval` and `flush.ms` |
 //!
 //! None overlaps itself, and a missed tick is skipped. A failure is logged and tried again in the next round.
@@ -19,6 +20,8 @@ use crate::{broker::Shared, compaction, partition::Partition, pool::Failed};
 
 /// Time between two rounds of upkeep.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(60);
+/// Time between two looks for a disk that has failed.
+const DISK_INTERVAL: Duration = Duration::from_secs(1);
 /// Bounds of the time between two looks for logs to flush.
 const FLUSH_TICKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
@@ -31,6 +34,19 @@ pub(crate) fn spawn(shared: &Arc<Shared>, tasks: &TaskTracker, stop: &Cancellati
     tasks.spawn(retention);
     tasks.spawn(flushes(Arc::clone(shared), stop.clone()));
     tasks.spawn(compaction::run(Arc::clone(shared), stop.clone()));
+}
+
+/// Waits until failures of the disk have left no partition that can be used: how many there were. A broker that only
+/// refuses is no use, and a start may well put things right. `None` when the broker stops first.
+///
+/// Partitions that could not even be opened do not end it, so that their topics can be deleted.
+pub(crate) async fn disk_failed(shared: &Shared, stop: &CancellationToken) -> Option<usize> {
+    while pause_unless(stop, DISK_INTERVAL).await {
+        if let Some(partitions) = shared.topics.all_lost() {
+            return Some(partitions);
+        }
+    }
+    None
 }
 
 /// Runs `work` on the pool again and again, with `pause` between the end of one and the begin of the next.
@@ -75,8 +91,7 @@ pub(crate) fn partitions(
     let topics = shared.topics.all();
     let partitions = topics
         .into_iter()
-        .flat_map(|topic| topic.partitions.clone())
-        .flatten();
+        .flat_map(|topic| topic.online().cloned().collect::<Vec<_>>());
     partitions.take_while(|_| !stop.is_cancelled())
 }
 
@@ -133,7 +148,7 @@ fn flush_period(flush_ms: i64) -> Duration {
 async fn flush_due(shared: &Arc<Shared>, stop: &CancellationToken) {
     for topic in shared.topics.all() {
         let period = flush_period(topic.config.log().flush_ms);
-        for partition in topic.partitions.iter().flatten() {
+        for partition in topic.online() {
             let monotonic = shared.clock.monotonic();
             let waits = partition.unflushed_for(monotonic);
             if waits.is_none_or(|age| age < period) {

@@ -192,7 +192,12 @@ impl Partition {
     ) -> Result<T, Unavailable> {
         let mut guard = self.log.lock().map_err(|_| Unavailable::Poisoned)?;
         let log = guard.as_mut().ok_or(Unavailable::Closed)?;
-        Ok(change(log)?)
+        let changed = change(log);
+        if log.is_offline() {
+            // Who waits for more is to hear of it.
+            self.wake();
+        }
+        Ok(changed?)
     }
 
     /// Appends one batch. With one replica it is committed at once, and visible unless the topic shows only
@@ -267,7 +272,7 @@ impl Partition {
             Ok((flush, self.hidden_bytes.swap(0, Ordering::AcqRel)))
         })?;
         let timer = self.flush_seconds.start_timer();
-        let flushed = flush.run()?;
+        let flushed = flush.run().inspect_err(|_| self.wake())?;
         timer.observe_duration();
         let moved = self.with_log(|log| {
             let recovery_point = log.finish_flush(&flushed);

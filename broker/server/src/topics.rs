@@ -36,7 +36,7 @@ pub(crate) struct Topic {
     pub(crate) overrides: Overrides,
     /// Settings ready for use.
     pub(crate) config: TopicConfig,
-    /// By index; `None` is a partition whose log could not be opened.
+    /// By index; `None` is a partition whose log could not be opened. See [`Self::indexed`] for those in use.
     pub(crate) partitions: Vec<Option<Arc<Partition>>>,
 }
 
@@ -44,19 +44,24 @@ impl Topic {
     /// The partition of an index from the wire.
     ///
     /// # Errors
-    /// `UNKNOWN_TOPIC_OR_PARTITION` outside the topic, `KAFKA_STORAGE_ERROR` if its log could not be opened.
+    /// `UNKNOWN_TOPIC_OR_PARTITION` outside the topic, `KAFKA_STORAGE_ERROR` if its log could not be opened or
+    /// has gone off line.
     pub(crate) fn partition(&self, index: i32) -> Result<&Arc<Partition>, ErrorCode> {
         let slot = usize::try_from(index)
             .ok()
             .and_then(|index| self.partitions.get(index));
         slot.ok_or(ErrorCode::UnknownTopicOrPartition)?
             .as_ref()
+            .filter(|partition| !partition.is_offline())
             .ok_or(ErrorCode::KafkaStorageError)
     }
 
-    /// Partitions with their indexes as the wire has them.
+    /// Partitions with their indexes as the wire has them; `None` is one that is off line.
     pub(crate) fn indexed(&self) -> impl Iterator<Item = (i32, Option<&Arc<Partition>>)> {
-        (0..).zip(self.partitions.iter().map(Option::as_ref))
+        let online =
+            |slot: &'_ Option<Arc<Partition>>| slot.as_ref().is_some_and(|p| !p.is_offline());
+        let slots = self.partitions.iter();
+        (0..).zip(slots.map(move |slot| slot.as_ref().filter(|_| online(slot))))
     }
 
     /// Partitions that can be used.
@@ -278,6 +283,16 @@ impl Topics {
             let online = topics.map(|topic| topic.online().count()).sum();
             (online, index.partitions - online)
         })
+    }
+
+    /// How many partitions there are, if failures since the start have left none that can be used.
+    pub(crate) fn all_lost(&self) -> Option<usize> {
+        let topics = self.all();
+        let mut open = topics
+            .iter()
+            .flat_map(|topic| topic.partitions.iter().flatten());
+        let (online, total) = self.count_partitions();
+        (online == 0 && open.any(|partition| partition.is_offline())).then_some(online + total)
     }
 
     /// Identity of the cluster.

@@ -1,4 +1,7 @@
 //! `DescribeLogDirs` 1–4: the one data directory, its partitions and their sizes.
+//!
+//! A partition that is off line is not in it, as in Apache Kafka. There a failure takes the whole directory off line, here
+//! the partition that met it, so the directory is `KAFKA_STORAGE_ERROR` when no partition is left.
 
 use std::sync::Arc;
 
@@ -36,6 +39,11 @@ pub(super) async fn handle(
 }
 
 fn describe(broker: &Shared, request: DescribeLogDirsRequest) -> DescribeLogDirsResult {
+    let (online, offline) = broker.topics.count_partitions();
+    let error = match online {
+        0 if offline > 0 => ErrorCode::KafkaStorageError,
+        _ => ErrorCode::None,
+    };
     // Null asks for everything.
     let topics = match request.topics {
         None => broker
@@ -63,11 +71,11 @@ fn describe(broker: &Shared, request: DescribeLogDirsRequest) -> DescribeLogDirs
     });
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
     DescribeLogDirsResult {
+        error_code: error.code(),
         log_dir: absolute.display().to_string().into(),
         topics,
         total_bytes,
         usable_bytes,
-        ..DescribeLogDirsResult::default()
     }
 }
 

@@ -283,6 +283,9 @@ fn look_at(partition: &Partition, request: &FetchPartition, limits: ReadLimits) 
     if partition.is_closed() {
         return Found::Error(ErrorCode::UnknownTopicOrPartition, None);
     }
+    if partition.is_offline() {
+        return Found::Error(ErrorCode::KafkaStorageError, None);
+    }
     let reader = partition.reader();
     if request.last_fetched_epoch >= 0 {
         let end = partition.end_of_leader_epoch(request.last_fetched_epoch);

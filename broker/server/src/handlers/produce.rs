@@ -214,6 +214,12 @@ async fn append(
     }
     let partition = match topic.partition(data.index) {
         Ok(partition) => partition,
+        Err(code @ ErrorCode::KafkaStorageError) => {
+            return refuse(
+                code,
+                "the partition is off line after a failure of the disk; see the broker's log, and start it again",
+            );
+        }
         Err(code) => return refuse(code, "no such partition here"),
     };
     let batch = check(data.records, version, topic)?;

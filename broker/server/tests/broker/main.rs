@@ -13,6 +13,8 @@ mod connections;
 #[cfg(test)]
 mod disk;
 #[cfg(test)]
+mod failing_disk;
+#[cfg(test)]
 mod fetch;
 #[cfg(test)]
 mod fetch_sessions;

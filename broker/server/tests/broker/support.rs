@@ -155,6 +155,11 @@ impl TestBroker {
         Arc::clone(&self.folder)
     }
 
+    /// How the broker ends by itself.
+    pub(crate) async fn ended(mut self) -> Result<(), Error> {
+        self.served.take().unwrap().await.unwrap()
+    }
+
     /// Drops every task of the broker where it stands: no flush, no mark.
     pub(crate) async fn kill(mut self) -> Arc<TempDir> {
         let runtime = self.runtime.take().unwrap();
