@@ -3,7 +3,7 @@
 //! ```text
 //! cli (one file a subcommand) ─► config (files, environment, flags) ─► broker-server, broker-client,
 //!   │                                                                  loader-pipeline, loader-store
-//!   ├─► shutdown (signals)   progress (bars on a terminal, lines elsewhere)
+//!   ├─► shutdown (signals)   supervisor (systemd)   progress (bars on a terminal, lines elsewhere)
 //!   └─► failure (error:, caused by:, try:, exit code)
 //! ```
 
@@ -18,4 +18,5 @@ pub mod config;
 pub mod failure;
 pub mod progress;
 pub mod shutdown;
+pub mod supervisor;
 pub mod telemetry;

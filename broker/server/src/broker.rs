@@ -10,7 +10,7 @@ use broker_log::{
     disk::{Disk, RealDisk},
 };
 use tokio::{
-    sync::Semaphore,
+    sync::{Semaphore, watch},
     time::{MissedTickBehavior, interval},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -139,6 +139,7 @@ pub struct Broker {
     shared: Arc<Shared>,
     recovery: Vec<RecoveryReport>,
     warnings: Vec<String>,
+    ready: watch::Sender<bool>,
 }
 
 impl Broker {
@@ -236,7 +237,13 @@ impl Broker {
             shared: Arc::new(shared),
             recovery,
             warnings,
+            ready: watch::Sender::new(false),
         })
+    }
+
+    /// Turns true when every request is served: the logs are open, the groups are read. Closed when the broker is.
+    pub fn readiness(&self) -> watch::Receiver<bool> {
+        self.ready.subscribe()
     }
 
     /// What recovery found, one report a partition.
@@ -296,7 +303,11 @@ impl Broker {
         let abort = CancellationToken::new();
         housekeeping::spawn(&shared, &connections, &stop);
         let groups = Arc::clone(&shared.groups);
-        connections.spawn(async move { groups.load().await });
+        let ready = self.ready;
+        connections.spawn(async move {
+            groups.load().await;
+            ready.send_replace(groups.is_loaded());
+        });
         connections.spawn(reloading(Arc::clone(&shared), stop.clone()));
         let serving = listener::run(&shared, listeners, &connections, &stop, &abort);
         let watching = async {
