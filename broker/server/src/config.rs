@@ -425,6 +425,58 @@ mod tests {
         );
     }
 
+    /// The keys in the tables of `docs/operations.md` under one of these headings, each with its cell for Kafka's name.
+    fn documented(heading: &str) -> Vec<(String, String)> {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let lines = text.lines().skip_while(|line| !line.starts_with(heading));
+        let rows = lines.skip(2).take_while(|line| line.starts_with('|'));
+        let keys = rows.flat_map(|row| {
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            let kafka = cells[4].to_owned();
+            let names = cells[1].split(", ").map(|name| name.trim_matches('`'));
+            let named = names.map(|name| (name.to_owned(), kafka.clone()));
+            named.collect::<Vec<_>>()
+        });
+        keys.collect()
+    }
+
+    fn keys_of(value: &impl Serialize) -> Vec<String> {
+        let value = serde_json::to_value(value).unwrap();
+        value.as_object().unwrap().keys().cloned().collect()
+    }
+
+    #[test]
+    fn the_handbook_has_every_key_with_kafkas_name_beside_it() {
+        let config = Config::default();
+        let tables = ["tls", "sasl", "groups"];
+        let own = keys_of(&config).into_iter();
+        let mut keys: Vec<String> = own.filter(|key| !tables.contains(&key.as_str())).collect();
+        let groups = keys_of(&config.groups).into_iter();
+        keys.extend(groups.map(|key| format!("groups.{key}")));
+        let tls: TlsConfig =
+            serde_json::from_str(r#"{"certificate_file": "a", "key_file": "b"}"#).unwrap();
+        let sasl: SaslConfig = serde_json::from_str("{}").unwrap();
+        for (heading, mut keys) in [
+            ("| key | type | default | Kafka | meaning |", keys),
+            ("| key of `[broker.tls]` |", keys_of(&tls)),
+            ("| key of `[broker.sasl]` |", keys_of(&sasl)),
+        ] {
+            let rows = documented(heading);
+            let mut documented: Vec<String> = rows.iter().map(|(key, _)| key.clone()).collect();
+            documented.sort();
+            keys.sort();
+            assert_eq!(documented, keys, "under {heading}");
+            for (key, kafka) in rows {
+                let named = kafka.contains('`') || kafka == "–";
+                assert!(
+                    named,
+                    "{key}: `{kafka}` is neither a property of Kafka's nor –"
+                );
+            }
+        }
+    }
+
     #[test]
     fn host_and_port_are_split() {
         assert_eq!(host_and_port("localhost:9092"), Some(("localhost", 9092)));
