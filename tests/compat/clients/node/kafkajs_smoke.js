@@ -20,7 +20,7 @@ class NotAvailable extends Error {}
 async function check(capability, run) {
   let timer;
   const limit = new Promise((_, reject) => {
-    timer = setTimeout(() => reject(new Error('did not end within 30 s')), 30_000);
+    timer = setTimeout(() => reject(new Error('did not end within 120 s')), 120_000);
   });
   let line;
   try {

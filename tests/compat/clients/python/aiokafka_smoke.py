@@ -12,7 +12,7 @@ from smoke import *
 
 REPORT = Report("aiokafka")
 COMMON = {"bootstrap_servers": BROKERS, "request_timeout_ms": 12000}
-PATIENCE = 30
+PATIENCE = 120
 
 
 async def send(records, topic=NAME, **settings):

@@ -146,7 +146,7 @@ def group():
             shares = [len(member.assignment()) for member in members]
             return len(set(found)) == FIRST and shares == [2, 2]
 
-        until(poll, f"all records and both shares (found {len(found)})", 30)
+        until(poll, f"all records and both shares (found {len(found)})", 120)
         for member in members:
             positions = member.position(member.assignment())
             member.commit(

@@ -110,7 +110,7 @@ def group():
                     found.update(record.value for record in records_)
             return len(found) == FIRST and [len(member.assignment()) for member in members] == [2, 2]
 
-        until(poll, "all records and both shares", 30)
+        until(poll, "all records and both shares", 120)
         for member in members:
             member.commit({p: OffsetAndMetadata(FIRST // 4, "note", -1) for p in member.assignment()})
     finally:

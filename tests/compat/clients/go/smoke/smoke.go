@@ -40,9 +40,9 @@ func Lacks(reason string) func(context.Context) error {
 	return func(context.Context) error { return fmt.Errorf("%w%s", ErrNotAvailable, reason) }
 }
 
-// Check runs one check, for at most 30 seconds, and prints its line.
+// Check runs one check, for at most 120 seconds, and prints its line.
 func Check(client, capability string, run func(context.Context) error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 120*time.Second)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
