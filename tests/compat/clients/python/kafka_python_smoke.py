@@ -1,5 +1,7 @@
 """kafka-python: the protocol in Python."""
 
+import threading
+
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.admin import AlterConfigOp, ConfigFilterType, ConfigResource, ConfigResourceType
 from kafka.errors import TopicAlreadyExistsError
@@ -99,18 +101,26 @@ def group():
     for future in [sender.send(GROUP_TOPIC, b"%d" % n, partition=n % 4) for n in range(FIRST)]:
         future.get(15)
     members = [consumer(GROUP) for _ in range(2)]
+    found, shares, ended = set(), [0, 0], threading.Event()
+
+    def read(index):
+        # Each in a thread of its own: a member that waits for the other to join must not keep it from joining.
+        members[index].subscribe([GROUP_TOPIC])
+        while not ended.is_set():
+            for records_ in members[index].poll(100).values():
+                found.update(record.value for record in records_)
+            shares[index] = len(members[index].assignment())
+
+    threads = [threading.Thread(target=read, args=(index,)) for index in range(2)]
     try:
-        for member in members:
-            member.subscribe([GROUP_TOPIC])
-        found = set()
-
-        def poll():
-            for member in members:
-                for records_ in member.poll(100).values():
-                    found.update(record.value for record in records_)
-            return len(found) == FIRST and [len(member.assignment()) for member in members] == [2, 2]
-
-        until(poll, "all records and both shares", 120)
+        for thread in threads:
+            thread.start()
+        try:
+            until(lambda: len(found) == FIRST and shares == [2, 2], "all records and both shares", 120)
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join()
         for member in members:
             member.commit({p: OffsetAndMetadata(FIRST // 4, "note", -1) for p in member.assignment()})
     finally:

@@ -39,12 +39,13 @@ def same(found, expected, what):
 
 
 def until(condition, what, seconds=15):
-    """Calls `condition` until it gives something; it has to wait a little by itself."""
+    """Calls `condition` until it gives something."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         result = condition()
         if result:
             return result
+        time.sleep(0.01)
     raise TimeoutError(f"{what} did not come within {seconds} s")
 
 
