@@ -25,6 +25,9 @@ use crate::{
     topic_config::{Overrides, TopicConfig},
 };
 
+/// Kafka's name of the topic in which groups are written down.
+pub(crate) const CONSUMER_OFFSETS: &str = "__consumer_offsets";
+
 /// A topic; replaced as a whole when it grows.
 #[derive(Debug)]
 pub(crate) struct Topic {
@@ -72,10 +75,7 @@ impl Topic {
 
     /// Whether Kafka keeps its own state in a topic of this name.
     pub(crate) fn is_internal(&self) -> bool {
-        matches!(
-            self.name.as_str(),
-            "__consumer_offsets" | "__transaction_state"
-        )
+        matches!(self.name.as_str(), CONSUMER_OFFSETS | "__transaction_state")
     }
 
     fn record(&self) -> TopicRecord {

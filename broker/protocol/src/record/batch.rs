@@ -5,6 +5,7 @@ use bytes::Bytes;
 use super::codec::decompress;
 use super::control::ControlRecord;
 use super::header::{CRC_FROM, LENGTH_OVERHEAD, LOG_APPEND_TIME};
+use super::records::filled_by;
 use super::{BatchHeader, Compression, ControlType, Error, Records, Result};
 
 /// One whole record batch: its header, read, and all its bytes. A clone shares the bytes.
@@ -98,17 +99,8 @@ impl RecordBatch {
     /// Whether as many records as the header announces, each as long as it says, fill the payload of an uncompressed
     /// batch. Looks at the records' lengths only.
     pub fn is_filled(&self) -> bool {
-        let mut rest = self.bytes.get(BatchHeader::LEN..).unwrap_or_default();
-        for _ in 0..self.header.records_count {
-            let Some(next) = record_length(rest).and_then(|(length, from)| {
-                let end = from.checked_add(length)?;
-                rest.get(end..)
-            }) else {
-                return false;
-            };
-            rest = next;
-        }
-        rest.is_empty()
+        let payload = self.bytes.get(BatchHeader::LEN..).unwrap_or_default();
+        filled_by(payload, self.header.records_count)
     }
 
     /// What a control batch says; `None` for a batch of data.
@@ -130,32 +122,6 @@ impl RecordBatch {
             Ok(None)
         }
     }
-}
-
-/// A record's length, which is a zigzag varint, and where it begins.
-#[inline]
-fn record_length(bytes: &[u8]) -> Option<(usize, usize)> {
-    // Nearly all records are shorter than 64 bytes or than 8 KiB.
-    match *bytes {
-        [first, ..] if first & 0x81 == 0 => Some((usize::from(first >> 1), 1)),
-        [first, second, ..] if first & 1 == 0 && second & 0x80 == 0 => {
-            Some((usize::from(first & 0x7f) >> 1 | usize::from(second) << 6, 2))
-        }
-        _ => long_record_length(bytes),
-    }
-}
-
-fn long_record_length(bytes: &[u8]) -> Option<(usize, usize)> {
-    let mut value = 0_u32;
-    for (index, &byte) in bytes.iter().take(5).enumerate() {
-        value |= u32::from(byte & 0x7f) << (7 * index);
-        if byte & 0x80 == 0 {
-            // An odd number is a negative one.
-            let length = usize::try_from(value >> 1).ok().filter(|_| value & 1 == 0);
-            return length.map(|length| (length, index + 1));
-        }
-    }
-    None
 }
 
 /// The checksum the bytes of a batch should have: CRC-32C from the attributes to the end.
@@ -286,29 +252,4 @@ fn header_mut(batch: &mut [u8]) -> Result<&mut [u8; BatchHeader::LEN]> {
             needed: BatchHeader::LEN,
             available,
         })
-}
-
-#[cfg(test)]
-mod tests {
-    use bytes::BytesMut;
-
-    use super::*;
-    use crate::primitives::put_varint;
-
-    #[test]
-    fn lengths_of_records_are_read_as_they_are_written() {
-        for length in [0, 1, 63, 64, 100, 8191, 8192, 1 << 20, i32::MAX] {
-            let mut bytes = BytesMut::new();
-            put_varint(&mut bytes, length);
-            let expected = (usize::try_from(length).unwrap(), bytes.len());
-            assert_eq!(record_length(&bytes), Some(expected), "{length}");
-            assert_eq!(record_length(&bytes[..bytes.len() - 1]), None, "{length}");
-        }
-        for negative in [-1, -64, -65, i32::MIN] {
-            let mut bytes = BytesMut::new();
-            put_varint(&mut bytes, negative);
-            assert_eq!(record_length(&bytes), None, "{negative}");
-        }
-        assert_eq!(record_length(&[0x80; 6]), None);
-    }
 }

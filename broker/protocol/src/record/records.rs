@@ -258,6 +258,16 @@ impl<'a> Iterator for RecordsIter<'a> {
 
 impl FusedIterator for RecordsIter<'_> {}
 
+/// Whether `count` records, each as long as it says, fill `payload`.
+pub(super) fn filled_by(payload: &[u8], count: i32) -> bool {
+    let mut cursor = Cursor(payload);
+    let mut skip = || {
+        let length = cursor.length("record length")?;
+        cursor.take(length, "record")
+    };
+    (0..count).all(|_| skip().is_ok()) && cursor.0.is_empty()
+}
+
 /// Reads the parts of a record off the front of a slice.
 #[derive(Debug, Clone, Copy)]
 struct Cursor<'a>(&'a [u8]);
@@ -279,6 +289,11 @@ impl<'a> Cursor<'a> {
             [byte, ref rest @ ..] if byte < 0x80 => {
                 self.0 = rest;
                 u32::from(byte)
+            }
+            // The length of most records.
+            [low, high, ref rest @ ..] if high < 0x80 => {
+                self.0 = rest;
+                u32::from(low & 0x7f) | u32::from(high) << 7
             }
             _ => {
                 let long = self.long_varint(5, what)?;
@@ -369,5 +384,36 @@ impl<'a> Cursor<'a> {
             self.header()?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+
+    use super::*;
+    use crate::primitives::put_varint;
+
+    fn record_length(bytes: &[u8]) -> Option<(usize, usize)> {
+        let mut cursor = Cursor(bytes);
+        let length = cursor.length("record length").ok()?;
+        Some((length, bytes.len() - cursor.0.len()))
+    }
+
+    #[test]
+    fn lengths_of_records_are_read_as_they_are_written() {
+        for length in [0, 1, 63, 64, 100, 8191, 8192, 1 << 20, i32::MAX] {
+            let mut bytes = BytesMut::new();
+            put_varint(&mut bytes, length);
+            let expected = (usize::try_from(length).unwrap(), bytes.len());
+            assert_eq!(record_length(&bytes), Some(expected), "{length}");
+            assert_eq!(record_length(&bytes[..bytes.len() - 1]), None, "{length}");
+        }
+        for negative in [-1, -64, -65, i32::MIN] {
+            let mut bytes = BytesMut::new();
+            put_varint(&mut bytes, negative);
+            assert_eq!(record_length(&bytes), None, "{negative}");
+        }
+        assert_eq!(record_length(&[0x80; 6]), None);
     }
 }

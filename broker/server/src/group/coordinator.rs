@@ -24,6 +24,8 @@ use tracing::warn;
 use super::{
     config::Config,
     journal::OffsetsTopic,
+    member::{Answer, own},
+    offsets::Offsets,
     records::{Committed, Entry, StoredGroup},
     requests::{Caller, Join, Sync},
     state::{At, Described, Group, State, refused_join, refused_sync},
@@ -110,25 +112,30 @@ impl Coordinator {
     }
 
     fn load_blocking(self: &Arc<Self>) {
-        let mut stored: HashMap<ByteString, (Option<StoredGroup>, Vec<Entry>)> = HashMap::new();
+        let mut found: HashMap<ByteString, (Option<StoredGroup>, Offsets)> = HashMap::new();
         self.topic.read_all(|entry| match entry {
-            Entry::Group { group, stored: now } => {
-                stored.entry(group).or_default().0 = now;
-            }
-            Entry::Offset { ref group, .. } => {
-                stored.entry(group.clone()).or_default().1.push(entry);
+            Entry::Group { group, stored } => found.entry(group).or_default().0 = stored,
+            Entry::Offset {
+                group,
+                topic,
+                partition,
+                committed,
+            } => {
+                let offsets = &mut found.entry(group).or_default().1;
+                match committed {
+                    Some(committed) => offsets.insert(topic, partition, committed),
+                    None => offsets.remove(&topic, partition),
+                }
             }
         });
         let (now, wall_ms) = (Instant::now(), self.clock.now_ms());
-        for (id, (group, entries)) in stored {
-            let mut group = match group {
+        for (id, (stored, offsets)) in found {
+            let mut group = match stored {
                 Some(stored) => Group::restored(id.clone(), stored, now),
                 None => Group::new(id.clone(), wall_ms),
             };
-            for entry in entries {
-                replay(&mut group, entry);
-            }
-            if group.next_deadline().is_some() || !group.is_vacant() {
+            group.offsets = offsets;
+            if !group.is_vacant() {
                 let cell = Cell::new(group);
                 self.arm(&cell);
                 self.write_groups().insert(id, cell);
@@ -193,8 +200,7 @@ impl Coordinator {
             warn!(group = %id, limit, "group refused: groups.max_groups are there");
             return Err(ErrorCode::PolicyViolation);
         }
-        // The request's own memory goes with the request.
-        let id = ByteString::from(id.to_string());
+        let id = own(id);
         let cell = Cell::new(Group::new(id.clone(), self.clock.now_ms()));
         groups.insert(id, Arc::clone(&cell));
         Ok(cell)
@@ -264,11 +270,8 @@ impl Coordinator {
             Ok(cell) => cell,
             Err(code) => return refuse(code),
         };
-        let (answer, answered) = oneshot::channel();
-        self.change(&cell, |group, at| group.join(join, answer, at));
-        self.arm(&cell);
-        let response = self.wait(&cell, answered).await;
-        response.unwrap_or_else(refuse)
+        let ask = |group: &mut Group, answer, at: &At<'_>| group.join(join, answer, at);
+        self.answer(&cell, ask).await.unwrap_or_else(refuse)
     }
 
     /// Waits for a member's assignment. Dropped, it leaves the member its session timeout.
@@ -277,18 +280,19 @@ impl Coordinator {
             Ok(cell) => cell,
             Err(code) => return refused_sync(code),
         };
-        let (answer, answered) = oneshot::channel();
-        self.change(&cell, |group, at| group.sync(sync, answer, at));
-        self.arm(&cell);
-        let response = self.wait(&cell, answered).await;
-        response.unwrap_or_else(refused_sync)
+        let ask = |group: &mut Group, answer, at: &At<'_>| group.sync(sync, answer, at);
+        self.answer(&cell, ask).await.unwrap_or_else(refused_sync)
     }
 
-    async fn wait<T>(
+    /// Asks a group something that it may answer later.
+    async fn answer<T>(
         self: &Arc<Self>,
         cell: &Arc<Cell>,
-        answered: oneshot::Receiver<T>,
+        ask: impl FnOnce(&mut Group, Answer<T>, &At<'_>),
     ) -> Result<T, ErrorCode> {
+        let (answer, answered) = oneshot::channel();
+        self.change(cell, |group, at| ask(group, answer, at));
+        self.arm(cell);
         let mut leaving = Leaving {
             coordinator: self,
             cell,
@@ -491,21 +495,6 @@ fn next_deadline_or_untimed(cell: &Cell) -> Option<Instant> {
     let deadline = inner.group.next_deadline();
     inner.timed = deadline.is_some();
     deadline
-}
-
-fn replay(group: &mut Group, entry: Entry) {
-    if let Entry::Offset {
-        topic,
-        partition,
-        committed,
-        ..
-    } = entry
-    {
-        match committed {
-            Some(committed) => group.offsets.insert(topic, partition, committed),
-            None => group.offsets.remove(&topic, partition),
-        }
-    }
 }
 
 /// A client that waits for an answer; dropped before it has it, the client has left.

@@ -21,11 +21,8 @@ use crate::{
     clock::Clock,
     partition::{Now, Partition},
     topic_config::Overrides,
-    topics::{ChangeError, Topic, Topics},
+    topics::{CONSUMER_OFFSETS as TOPIC, ChangeError, Topic, Topics},
 };
-
-/// Kafka's name of the topic.
-pub(crate) const TOPIC: &str = "__consumer_offsets";
 
 /// Bytes read at a time at the start.
 const READ_BYTES: usize = 1 << 20;

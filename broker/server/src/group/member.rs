@@ -21,6 +21,11 @@ pub(crate) fn reply<T>(answer: Answer<T>, response: T) {
     drop(answer.send(response));
 }
 
+/// A copy that does not keep the memory of the request it came in.
+pub(crate) fn own(text: &ByteString) -> ByteString {
+    text.to_string().into()
+}
+
 /// Who a member is and what it can do, as its last join says.
 #[derive(Debug, Clone)]
 pub(crate) struct Profile {

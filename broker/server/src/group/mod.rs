@@ -29,7 +29,7 @@ mod tests;
 pub use config::Config;
 
 pub(crate) use coordinator::Coordinator;
-pub(crate) use member::Profile;
+pub(crate) use member::{Profile, own};
 pub(crate) use records::Committed;
 pub(crate) use requests::{Caller, Join, Sync};
-pub(crate) use state::Group;
+pub(crate) use state::{Group, refused_join, refused_sync};

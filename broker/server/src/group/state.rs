@@ -156,12 +156,7 @@ impl Group {
         for member in stored.members {
             let protocol = group.protocol.clone().unwrap_or_default();
             let (member_id, member) = restored_member(member, protocol, now);
-            if let Some(instance_id) = &member.profile.instance_id {
-                group
-                    .instances
-                    .insert(instance_id.clone(), member_id.clone());
-            }
-            group.members.insert(member_id, member);
+            group.insert(member_id, member);
         }
         if !group.members.is_empty() {
             group.state = State::Stable;
@@ -200,10 +195,14 @@ impl Group {
     pub(crate) fn tick(&mut self, at: &At<'_>) {
         self.promised.retain(|_, until| *until > at.now);
         let due = |member: &Member| member.expires().is_some_and(|expires| expires <= at.now);
-        self.remove_where(due, at);
+        if self.remove_where(due) {
+            self.rebalance(at);
+        }
         match self.state {
             State::CompletingRebalance { deadline } if deadline <= at.now => {
-                self.remove_where(|member| member.syncing.is_none(), at);
+                if self.remove_where(|member| member.syncing.is_none()) {
+                    self.rebalance(at);
+                }
             }
             State::PreparingRebalance { deadline, .. } if deadline <= at.now => {
                 self.time_to_join_is_up(at);
@@ -217,15 +216,14 @@ impl Group {
         self.complete_join_if_all_are_here(at);
     }
 
-    fn remove_where(&mut self, gone: impl Fn(&Member) -> bool, at: &At<'_>) {
+    /// Takes members out; whether there were any.
+    fn remove_where(&mut self, gone: impl Fn(&Member) -> bool) -> bool {
         let members = self.members.iter().filter(|(_, member)| gone(member));
         let ids: Vec<ByteString> = members.map(|(id, _)| id.clone()).collect();
         for id in &ids {
             self.remove(id);
         }
-        if !ids.is_empty() {
-            self.rebalance(at);
-        }
+        !ids.is_empty()
     }
 
     /// Adds a member; the caller begins a rebalance.
@@ -237,15 +235,19 @@ impl Group {
         at: &At<'_>,
     ) {
         self.protocol_type = Some(protocol_type);
-        if let Some(instance_id) = &profile.instance_id {
-            self.instances
-                .insert(instance_id.clone(), member_id.clone());
-        }
         self.leader.get_or_insert_with(|| member_id.clone());
-        self.members.insert(member_id, Member::new(profile, at.now));
+        self.insert(member_id, Member::new(profile, at.now));
         if let State::PreparingRebalance { grown, .. } = &mut self.state {
             *grown = true;
         }
+    }
+
+    fn insert(&mut self, member_id: ByteString, member: Member) {
+        if let Some(instance_id) = &member.profile.instance_id {
+            self.instances
+                .insert(instance_id.clone(), member_id.clone());
+        }
+        self.members.insert(member_id, member);
     }
 
     /// Takes a member out; whatever it waits for is answered with `UNKNOWN_MEMBER_ID`.
@@ -343,12 +345,7 @@ impl Group {
     /// Begins a generation with those that have joined. Static members may be missing, others are out.
     fn complete_join(&mut self, at: &At<'_>) {
         let missing = |member: &Member| member.joining.is_none();
-        let out = |member: &Member| missing(member) && member.profile.instance_id.is_none();
-        let members = self.members.iter().filter(|(_, member)| out(member));
-        let ids: Vec<ByteString> = members.map(|(id, _)| id.clone()).collect();
-        for id in &ids {
-            self.remove(id);
-        }
+        self.remove_where(|member| missing(member) && member.profile.instance_id.is_none());
         if !self.members.is_empty() && self.members.values().all(missing) {
             // Static members only, and none is here: wait for one, or for their sessions to end.
             self.prepare(at);
@@ -525,7 +522,7 @@ pub(super) fn answer_sync(member: &mut Member, response: SyncGroupResponse) {
     }
 }
 
-pub(super) fn refused_join(code: ErrorCode, member_id: ByteString) -> JoinGroupResponse {
+pub(crate) fn refused_join(code: ErrorCode, member_id: ByteString) -> JoinGroupResponse {
     JoinGroupResponse {
         error_code: code.code(),
         protocol_name: None,
@@ -534,7 +531,7 @@ pub(super) fn refused_join(code: ErrorCode, member_id: ByteString) -> JoinGroupR
     }
 }
 
-pub(super) fn refused_sync(code: ErrorCode) -> SyncGroupResponse {
+pub(crate) fn refused_sync(code: ErrorCode) -> SyncGroupResponse {
     SyncGroupResponse {
         error_code: code.code(),
         ..SyncGroupResponse::default()

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use broker_protocol::{
     ByteString, ErrorCode,
-    messages::{JoinGroupRequest, JoinGroupResponse},
+    messages::{JoinGroupRequest, JoinGroupResponse, join_group::JoinGroupRequestProtocol},
 };
 use bytes::Bytes;
 
 use super::Context;
-use crate::group::{Join, Profile};
+use crate::group::{Join, Profile, own, refused_join};
 
 /// First version whose new members must know their id before they join.
 const NEEDS_ID: i16 = 4;
@@ -34,12 +34,7 @@ pub(super) async fn handle(
             let join = join(context, version, client_id, &request);
             groups.join(&request.group_id, join).await
         }
-        Err(code) => JoinGroupResponse {
-            error_code: code.code(),
-            protocol_name: None,
-            member_id: request.member_id,
-            ..JoinGroupResponse::default()
-        },
+        Err(code) => refused_join(code, request.member_id),
     };
     if version < NULL_PROTOCOL {
         response.protocol_name.get_or_insert_default();
@@ -70,7 +65,7 @@ fn join(
     client_id: Option<&ByteString>,
     request: &JoinGroupRequest,
 ) -> Join {
-    let protocol = |protocol: &broker_protocol::messages::join_group::JoinGroupRequestProtocol| {
+    let protocol = |protocol: &JoinGroupRequestProtocol| {
         let metadata = Bytes::copy_from_slice(&protocol.metadata);
         (own(&protocol.name), metadata)
     };
@@ -92,11 +87,6 @@ fn join(
         needs_id: version >= NEEDS_ID,
         may_skip_assignment: version >= SKIPS_ASSIGNMENT,
     }
-}
-
-/// A copy that does not keep the request's memory.
-fn own(text: &ByteString) -> ByteString {
-    text.to_string().into()
 }
 
 /// A time from the wire, where a negative one is none.

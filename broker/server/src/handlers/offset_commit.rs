@@ -5,7 +5,7 @@
 //! Kafka does with its default setting; `groups.offsets_retention` counts.
 
 use broker_protocol::{
-    ByteString, ErrorCode,
+    ErrorCode,
     messages::{
         OffsetCommitRequest, OffsetCommitResponse,
         offset_commit::{
@@ -15,7 +15,7 @@ use broker_protocol::{
 };
 
 use super::Context;
-use crate::group::{Caller, Committed};
+use crate::group::{Caller, Committed, own};
 
 pub(super) async fn handle(
     context: &Context<'_>,
@@ -30,7 +30,7 @@ pub(super) async fn handle(
     let mut offsets = Vec::new();
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
-        let name = ByteString::from(topic.name.to_string());
+        let name = own(&topic.name);
         let partitions = topic.partitions.into_iter().map(|partition| {
             let index = partition.partition_index;
             let checked = check(context, &name, &partition);
@@ -89,7 +89,7 @@ fn committed(partition: OffsetCommitRequestPartition, committed_ms: i64) -> Comm
     Committed {
         offset: partition.committed_offset,
         leader_epoch: partition.committed_leader_epoch,
-        metadata: note.to_string().into(),
+        metadata: own(&note),
         committed_ms,
     }
 }

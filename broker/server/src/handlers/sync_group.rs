@@ -6,14 +6,11 @@ use broker_protocol::{
 };
 
 use super::Context;
-use crate::group::{Caller, Sync};
+use crate::group::{Caller, Sync, refused_sync};
 
 pub(super) async fn handle(context: &Context<'_>, request: SyncGroupRequest) -> SyncGroupResponse {
     if request.group_id.is_empty() {
-        return SyncGroupResponse {
-            error_code: ErrorCode::InvalidGroupId.code(),
-            ..SyncGroupResponse::default()
-        };
+        return refused_sync(ErrorCode::InvalidGroupId);
     }
     let assignments = request.assignments.into_iter();
     let sync = Sync {
