@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use broker_protocol::ids::TopicName;
 use broker_protocol::messages::fetch::{FetchPartition, FetchTopic, PartitionData};
-use broker_protocol::messages::{FetchRequest, FetchResponse};
+use broker_protocol::messages::{FetchRequest, FetchResponse, Payload};
 use broker_protocol::record::{self, Batches, RecordBatch};
-use bytes::Bytes;
 
 use crate::aborted::{AbortedTransactions, BatchKind};
 use crate::client::Answer;
@@ -130,7 +129,7 @@ impl Answered {
     }
 
     pub(crate) fn size_in_bytes(&self) -> usize {
-        self.partition.records.as_ref().map_or(0, Bytes::len)
+        self.partition.records.as_ref().map_or(0, Payload::len)
     }
 
     /// The batches of the answer, from `position` to `end` (exclusive).
@@ -146,7 +145,7 @@ impl Answered {
         };
         AnsweredBatches {
             place,
-            batches: record::batches(self.partition.records.unwrap_or_default()),
+            batches: record::batches(self.partition.records.unwrap_or_default().into_bytes()),
             aborted,
             found: false,
         }

@@ -402,12 +402,21 @@ async fn group_offsets_are_committed_and_read_back() {
 async fn topics_are_made_described_grown_and_deleted() {
     let client = connect().await;
     let topic = new_topic(&client, 2, &[("retention.ms", "12345")]).await;
-    let described = client
-        .topics(Some(std::slice::from_ref(&topic)))
-        .await
-        .unwrap();
-    assert_eq!(described.len(), 1);
-    assert!(described[0].topic_id.is_some() && described[0].error.is_none());
+    // Apache Kafka answers a creation before every broker's metadata has the topic.
+    let described = async {
+        loop {
+            let described = client.topics(Some(std::slice::from_ref(&topic))).await;
+            let described = described.unwrap();
+            assert_eq!(described.len(), 1);
+            if described[0].error.is_none() {
+                return described;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let described = tokio::time::timeout(Duration::from_secs(30), described).await;
+    let described = described.expect("the topic in time");
+    assert!(described[0].topic_id.is_some());
     assert_eq!(described[0].partitions.len(), 2);
     assert!(client.topics(None).await.unwrap().contains(&described[0]));
     let cluster = client.cluster().await.unwrap();

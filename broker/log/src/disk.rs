@@ -6,11 +6,14 @@
 
 use std::fmt::Debug;
 use std::fs::{self, File};
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
+
+/// Bytes between two looks into the page cache.
+const PROBE_STEP: usize = 128 << 10;
 
 /// How [`Disk::open`] treats a file that is or is not there. Files are always opened for reading and writing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,6 +143,12 @@ pub trait DiskFile: Debug + Send + Sync {
 
     /// The operating system's file, for `sendfile` and locks.
     fn file(&self) -> &File;
+
+    /// Whether reading these bytes will not wait for the disk, as far as samples tell. False where the system cannot
+    /// tell.
+    fn is_cached(&self, position: u64, len: usize) -> bool {
+        probes(position, len).all(|position| is_byte_cached(self.file(), position))
+    }
 }
 
 /// Most slices one `pwritev` takes on Linux (`IOV_MAX`).
@@ -332,6 +341,20 @@ impl DiskFile for RealFile {
     fn file(&self) -> &File {
         &self.0
     }
+}
+
+/// Where to look whether a range is in the page cache: at its ends and at each step of the kernel's read-ahead.
+fn probes(position: u64, len: usize) -> impl Iterator<Item = u64> {
+    let last = (len as u64).saturating_sub(1);
+    let steps = (0..len as u64).step_by(PROBE_STEP);
+    steps.chain([last]).map(move |offset| position + offset)
+}
+
+fn is_byte_cached(file: &File, position: u64) -> bool {
+    let mut byte = [0];
+    let mut bufs = [IoSliceMut::new(&mut byte)];
+    let flags = rustix::io::ReadWriteFlags::NOWAIT;
+    rustix::io::preadv2(file, &mut bufs, position, flags).is_ok_and(|read| read == 1)
 }
 
 fn file_info(name: String, metadata: &fs::Metadata) -> FileInfo {

@@ -246,6 +246,27 @@ pub fn encode_response<M: Message>(
     })
 }
 
+/// Adds `missing` bytes to the length that the one frame in `frame` announces: those of its holes, which are sent from
+/// elsewhere.
+///
+/// # Errors
+/// The frame would exceed 2 GiB; it is as before then.
+pub fn lengthen(frame: &mut BytesMut, missing: usize) -> Result<(), EncodeError> {
+    let length = frame.len().saturating_sub(PREFIX_LEN) + missing;
+    put_prefix(frame, 0, length)
+}
+
+fn put_prefix(out: &mut BytesMut, start: usize, length: usize) -> Result<(), EncodeError> {
+    let prefix = i32::try_from(length).map_err(|_| EncodeFault::TooLong {
+        length,
+        max: 0x7fff_ffff,
+    })?;
+    if let Some(place) = out.get_mut(start..start + PREFIX_LEN) {
+        place.copy_from_slice(&prefix.to_be_bytes());
+    }
+    Ok(())
+}
+
 fn encode_frame(
     out: &mut BytesMut,
     write: impl FnOnce(&mut BytesMut) -> Result<(), EncodeError>,
@@ -254,14 +275,7 @@ fn encode_frame(
     out.put_i32(0);
     let result = write(out).and_then(|()| {
         let length = out.len() - start - PREFIX_LEN;
-        let prefix = i32::try_from(length).map_err(|_| EncodeFault::TooLong {
-            length,
-            max: 0x7fff_ffff,
-        })?;
-        if let Some(place) = out.get_mut(start..start + PREFIX_LEN) {
-            place.copy_from_slice(&prefix.to_be_bytes());
-        }
-        Ok(())
+        put_prefix(out, start, length)
     });
     if result.is_err() {
         out.truncate(start);

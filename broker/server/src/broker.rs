@@ -19,7 +19,7 @@ use tracing::{error, info, warn};
 use crate::{
     clock::{Clock, SystemClock},
     config::Config,
-    descriptors,
+    connection, descriptors,
     error::Error,
     fetch_sessions::FetchSessions,
     group::Coordinator,
@@ -58,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) request_budget: Arc<Semaphore>,
     /// Bytes of records that may still be put into answers.
     pub(crate) fetch_budget: Arc<Semaphore>,
+    /// Bytes that clients with much under way may have for their buffers.
+    pub(crate) large_buffers: Arc<Semaphore>,
     /// What clients fetch.
     pub(crate) fetch_sessions: FetchSessions,
     /// What keeps a part of the disk free.
@@ -219,6 +221,7 @@ impl Broker {
         let shared = Shared {
             request_budget: budget(config.request_bytes_in_flight),
             fetch_budget: budget(config.fetch_bytes_in_flight),
+            large_buffers: Arc::new(Semaphore::new(connection::LARGE_BUFFERS)),
             fetch_sessions: FetchSessions::new(config.max_fetch_sessions),
             pool,
             groups: Arc::new(groups),

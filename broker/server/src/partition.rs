@@ -19,7 +19,9 @@ use std::{
     time::Duration,
 };
 
-use broker_log::{Appended, EpochEnd, PartitionLog, PartitionReader, TopicPartition, Visibility};
+use broker_log::{
+    Appended, EpochEnd, PartitionLog, PartitionReader, Rejected, TopicPartition, Visibility,
+};
 use broker_protocol::{ErrorCode, record::RecordBatch};
 use prometheus::Histogram;
 use tokio::sync::{Notify, OwnedMutexGuard};
@@ -110,8 +112,10 @@ pub(crate) struct Now {
 pub(crate) struct Placed {
     /// Where.
     pub(crate) appended: Appended,
-    /// Whether it is to be answered only after [`Partition::flush_to`] its end.
+    /// Whether it is to be answered only after [`Partition::flush_to`] its end: `flush.messages` records wait for one.
     pub(crate) owes_flush: bool,
+    /// Whether nobody sees it before a flush; whoever asked for acks=all is answered after one.
+    pub(crate) hidden: bool,
 }
 
 impl Partition {
@@ -200,43 +204,76 @@ impl Partition {
         Ok(changed?)
     }
 
-    /// Appends one batch. With one replica it is committed at once, and visible unless the topic shows only
-    /// what has been flushed. It owes a flush if `flush.messages` records wait for one, or if such a topic's producer
-    /// asked for `acks_all`.
+    /// Appends batches in one write, each judged alone. With one replica they are committed at once, and visible unless
+    /// the topic shows only what has been flushed.
     ///
     /// Blocks on the page cache only.
+    ///
+    /// # Errors
+    /// None of the batches is in the log; inside: this one is not.
     pub(crate) fn append(
         &self,
-        batch: &RecordBatch,
-        acks_all: bool,
+        batches: &[RecordBatch],
         now: Now,
-    ) -> Result<Placed, Unavailable> {
-        let bytes = batch.bytes().len() as u64;
+    ) -> Result<Vec<Result<Placed, Unavailable>>, Unavailable> {
         let (placed, moved) = self.with_log(|log| {
-            let appended = log.append_one(batch, self.leader_epoch, now.wall_ms)?;
+            let outcomes = log.append(batches, self.leader_epoch, now.wall_ms)?;
             let hides = log.config().visibility == Visibility::Flushed;
-            let owes_flush = appended.end_offset > log.recovery_point()
-                && (log.owes_flush() || (hides && acks_all));
+            let (recovery_point, owes) = (log.recovery_point(), log.owes_flush());
             let moved = log.advance_high_watermark();
-            if !appended.duplicate {
-                self.note_unflushed(now.monotonic);
-                let counter = if hides {
-                    &self.hidden_bytes
-                } else {
-                    &self.appended_bytes
-                };
-                counter.fetch_add(bytes, Ordering::Release);
+            let mut bytes = 0;
+            let mut placed = Vec::with_capacity(batches.len());
+            for (batch, outcome) in batches.iter().zip(outcomes) {
+                placed.push(match outcome {
+                    Ok(appended) => {
+                        if !appended.duplicate {
+                            bytes += batch.bytes().len() as u64;
+                        }
+                        let unflushed = appended.end_offset > recovery_point;
+                        Ok(Placed {
+                            appended,
+                            owes_flush: unflushed && owes,
+                            hidden: unflushed && hides,
+                        })
+                    }
+                    Err(rejected) => Err(self.rejected(rejected)),
+                });
             }
-            let placed = Placed {
-                appended,
-                owes_flush,
-            };
+            self.note_bytes(bytes, hides, now.monotonic);
             Ok((placed, moved))
         })?;
         if moved {
             self.wake();
         }
         Ok(placed)
+    }
+
+    /// [`Partition::append`] of one batch.
+    pub(crate) fn append_one(&self, batch: RecordBatch, now: Now) -> Result<Placed, Unavailable> {
+        let outcome = self.append(&[batch], now)?.pop();
+        outcome.unwrap_or(Err(Unavailable::Poisoned))
+    }
+
+    fn rejected(&self, source: Rejected) -> Unavailable {
+        Unavailable::Log(broker_log::Error::Rejected {
+            topic: self.id.topic.clone(),
+            partition: self.id.partition,
+            source,
+        })
+    }
+
+    /// Counts appended bytes, under the log's lock.
+    fn note_bytes(&self, bytes: u64, hidden: bool, since: Duration) {
+        if bytes == 0 {
+            return;
+        }
+        self.note_unflushed(since);
+        let counter = if hidden {
+            &self.hidden_bytes
+        } else {
+            &self.appended_bytes
+        };
+        counter.fetch_add(bytes, Ordering::Release);
     }
 
     /// Flushes the log at least up to `offset`. All that wait for it meanwhile share the next flush.

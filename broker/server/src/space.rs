@@ -5,7 +5,7 @@ use std::{
         Mutex, PoisonError,
         atomic::{AtomicI64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// The disk is asked at least so often while there are appends, since others write to it, too.
@@ -29,7 +29,8 @@ pub(crate) struct Full {
 pub(crate) struct Space {
     floor: u64,
     left: AtomicI64,
-    measured: Mutex<Option<Instant>>,
+    /// When, by the monotonic timer.
+    measured: Mutex<Option<Duration>>,
 }
 
 impl Space {
@@ -42,11 +43,12 @@ impl Space {
         }
     }
 
-    /// Takes `bytes` out of the allowance. `measure` gives the free bytes, `None` where that is unknown, which
+    /// Takes `bytes` out of the allowance at `now`, by the monotonic timer. `measure` gives the free bytes, `None` where that is unknown, which
     /// allows anything.
     pub(crate) fn take(
         &self,
         bytes: usize,
+        now: Duration,
         measure: impl FnOnce() -> Option<u64>,
     ) -> Result<(), Full> {
         if self.floor == 0 {
@@ -58,7 +60,7 @@ impl Space {
             .fetch_sub(bytes, Ordering::AcqRel)
             .saturating_sub(bytes);
         let mut measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = measured.is_some_and(|measured| measured.elapsed() < MEASURE_INTERVAL);
+        let fresh = measured.is_some_and(|at| now.saturating_sub(at) < MEASURE_INTERVAL);
         if left >= 0 && fresh {
             return Ok(());
         }
@@ -66,7 +68,7 @@ impl Space {
         let above = i64::try_from(free.saturating_sub(self.floor)).unwrap_or(i64::MAX);
         self.left
             .store(above.saturating_sub(bytes).max(0), Ordering::Release);
-        *measured = Some(Instant::now());
+        *measured = Some(now);
         if above < bytes {
             Err(Full {
                 free,
@@ -82,32 +84,34 @@ impl Space {
 mod tests {
     use super::*;
 
+    const NOW: Duration = Duration::from_secs(1);
+
     #[test]
     fn appends_are_refused_below_the_floor_and_taken_again_above_it() {
         let space = Space::new(100);
-        assert_eq!(space.take(10, || Some(120)), Ok(()));
+        assert_eq!(space.take(10, NOW, || Some(120)), Ok(()));
         // Within what was measured: not asked again.
-        assert_eq!(space.take(10, || unreachable!("asked again")), Ok(()));
+        assert_eq!(space.take(10, NOW, || unreachable!("asked again")), Ok(()));
         assert_eq!(
-            space.take(1, || Some(100)),
+            space.take(1, NOW, || Some(100)),
             Err(Full {
                 free: 100,
                 floor: 100
             })
         );
         assert_eq!(
-            space.take(1, || Some(99)),
+            space.take(1, NOW, || Some(99)),
             Err(Full {
                 free: 99,
                 floor: 100
             })
         );
-        assert_eq!(space.take(1, || Some(101)), Ok(()));
+        assert_eq!(space.take(1, NOW, || Some(101)), Ok(()));
     }
 
     #[test]
     fn no_floor_and_an_unknown_disk_allow_everything() {
-        assert_eq!(Space::new(0).take(usize::MAX, || Some(0)), Ok(()));
-        assert_eq!(Space::new(1).take(usize::MAX, || None), Ok(()));
+        assert_eq!(Space::new(0).take(usize::MAX, NOW, || Some(0)), Ok(()));
+        assert_eq!(Space::new(1).take(usize::MAX, NOW, || None), Ok(()));
     }
 }

@@ -1,10 +1,11 @@
 //! A client's connection, in plaintext or TLS.
 
-use std::io;
+use std::{fs::File, io};
 
 use bytes::{Buf, BufMut, BytesMut};
+use rustix::net::SendFlags;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncReadExt, AsyncWriteExt, Interest},
     net::TcpStream,
 };
 use tokio_rustls::server::TlsStream;
@@ -30,12 +31,51 @@ impl Stream {
         }
     }
 
+    /// Waits until there is something to read, or may be: within TLS that is not known. Cancel safe.
+    pub(crate) async fn readable(&self) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.readable().await,
+            Self::Tls(_) => Ok(()),
+        }
+    }
+
     /// Writes a part of what there is. Not cancel safe: close the connection then.
     pub(crate) async fn write_buf(&mut self, buffer: &mut impl Buf) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.write_buf(buffer).await,
             Self::Tls(stream) => stream.write_buf(buffer).await,
         }
+    }
+
+    /// Writes all of what comes before [`Stream::send_file`], in plaintext only. Not cancel safe.
+    pub(crate) async fn write_before_file(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
+        let Self::Plain(stream) = self else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let more = SendFlags::MORE | SendFlags::NOSIGNAL;
+        let send = || Ok(rustix::net::send(&*stream, buffer.chunk(), more)?);
+        let sent = stream.async_io(Interest::WRITABLE, send).await?;
+        buffer.advance(sent);
+        Ok(sent)
+    }
+
+    /// Sends bytes of a file from `position` on, in plaintext only, without a copy of them in this process; how many,
+    /// 0 at the end of the file. Blocks where they are not in the page cache. Not cancel safe.
+    pub(crate) async fn send_file(
+        &mut self,
+        file: &File,
+        position: u64,
+        len: usize,
+    ) -> io::Result<usize> {
+        let Self::Plain(stream) = self else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let send = || {
+            let mut position = position;
+            let sent = rustix::fs::sendfile(&*stream, file, Some(&mut position), len)?;
+            Ok(sent)
+        };
+        stream.async_io(Interest::WRITABLE, send).await
     }
 
     /// Hands everything written to the system: TLS holds a part back. Not cancel safe.

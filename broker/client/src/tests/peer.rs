@@ -351,7 +351,7 @@ pub(super) fn fetched(end: i64, aborted: &[(i64, i64)], batches: &[Bytes]) -> Fe
         high_watermark: end,
         last_stable_offset: end,
         aborted_transactions: Some(aborted.collect()),
-        records: Some(batches.concat().into()),
+        records: Some(Bytes::from(batches.concat()).into()),
         ..Default::default()
     })
 }

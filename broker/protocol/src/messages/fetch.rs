@@ -1,6 +1,6 @@
 //! Fetch (key 1): reads record batches.
 
-use super::prelude::*;
+use super::{Payload, prelude::*};
 
 api! {
     Fetch = 1, versions 4..=18, flexible 12.., FetchRequest => FetchResponse;
@@ -128,7 +128,7 @@ api! {
         /// Node id of a replica nearer to the reader, −1 for none.
         preferred_read_replica: i32 [11..] = -1,
         /// Whole record batches and perhaps the beginning of one more.
-        records: Option<Bytes> [..] nullable,
+        records: Option<Payload> [..] nullable,
     }
 
     /// Where an epoch ends in the leader's log.

@@ -10,8 +10,10 @@ use std::fmt::Debug;
 
 use bytes::{Bytes, BytesMut};
 
+pub use self::payload::{Hole, Payload};
 use crate::primitives::{DecodeError, EncodeError};
 
+mod payload;
 #[macro_use]
 mod table;
 #[cfg(test)]

@@ -4,7 +4,10 @@ use bytes::Bytes;
 use bytestring::ByteString;
 use uuid::Uuid;
 
-use super::wire::{Form, Wire};
+use super::{
+    Payload,
+    wire::{Form, Wire},
+};
 
 /// What kind of values to draw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,6 +141,12 @@ impl Sample for Bytes {
     fn sample(sampler: &mut Sampler, _: Form) -> Self {
         let length = sampler.length();
         (0..length).map(|_| (sampler.next() >> 56) as u8).collect()
+    }
+}
+
+impl Sample for Payload {
+    fn sample(sampler: &mut Sampler, form: Form) -> Self {
+        Self::Bytes(Bytes::sample(sampler, form))
     }
 }
 

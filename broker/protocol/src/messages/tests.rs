@@ -13,10 +13,10 @@ use proptest::prelude::*;
 
 use super::sample::{Sample, Sampler, Shape};
 use super::wire::{Form, Wire};
-use super::{MESSAGE_NAMES, Message, TABLE};
-use crate::messages;
+use super::{Hole, MESSAGE_NAMES, Message, Payload, TABLE};
 use crate::primitives::{DecodeFault, EncodeFault};
 use crate::testing::allocated;
+use crate::{frame, messages};
 
 trait Ours: Message + Wire + Sample {}
 impl<M: Message + Wire + Sample> Ours for M {}
@@ -487,6 +487,53 @@ fn records_are_slices_of_the_request() {
     let (decoded, allocated) = allocated(|| decode_whole::<messages::ProduceRequest>(&bytes, 9));
     assert_eq!(decoded, request);
     assert!(allocated.peak < 1000, "{allocated:?}");
+}
+
+#[test]
+fn a_frame_with_holes_is_the_whole_one_once_they_are_filled() {
+    let response = |records: &[Payload]| messages::FetchResponse {
+        responses: vec![messages::fetch::FetchableTopicResponse {
+            topic: "t".into(),
+            partitions: (0..)
+                .zip(records)
+                .map(
+                    |(partition_index, records)| messages::fetch::PartitionData {
+                        partition_index,
+                        records: Some(records.clone()),
+                        ..Default::default()
+                    },
+                )
+                .collect(),
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    let bytes = [b"few".to_vec(), vec![7; 300], vec![8; 5], vec![9; 70_000]];
+    let here = bytes.clone().map(|bytes| Payload::from(Bytes::from(bytes)));
+    let mut apart = here.clone();
+    apart[1] = Payload::Apart(Hole::new(300, 1));
+    apart[3] = Payload::Apart(Hole::new(70_000, 3));
+    for version in [4, 11, 12, 18] {
+        let mut whole = BytesMut::new();
+        frame::encode_response(&mut whole, &response(&here), version, 5).unwrap();
+        let mut parted = BytesMut::new();
+        let response = response(&apart);
+        frame::encode_response(&mut parted, &response, version, 5).unwrap();
+        frame::lengthen(&mut parted, 70_300).unwrap();
+        let mut filled = Vec::new();
+        let mut from = 0;
+        for partition in &response.responses[0].partitions {
+            let Some(hole) = partition.records.as_ref().unwrap().hole() else {
+                continue;
+            };
+            let position = hole.position().unwrap();
+            filled.extend_from_slice(&parted[from..position]);
+            filled.extend_from_slice(&bytes[hole.number()]);
+            from = position;
+        }
+        filled.extend_from_slice(&parted[from..]);
+        assert!(filled == whole, "version {version}");
+    }
 }
 
 #[test]

@@ -40,7 +40,7 @@ impl Form {
         }
     }
 
-    fn long(self) -> LengthForm {
+    pub(crate) fn long(self) -> LengthForm {
         if self.flexible {
             LengthForm::Compact
         } else {

@@ -29,14 +29,14 @@ fn at_rest() -> PartitionData {
     PartitionData {
         high_watermark: 5,
         log_start_offset: 0,
-        records: Some(Bytes::new()),
+        records: Some(Bytes::new().into()),
         ..PartitionData::default()
     }
 }
 
 fn with_records() -> PartitionData {
     PartitionData {
-        records: Some(Bytes::from_static(b"records")),
+        records: Some(Bytes::from_static(b"records").into()),
         ..at_rest()
     }
 }

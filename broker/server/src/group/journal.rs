@@ -174,7 +174,7 @@ impl Journal for GroupJournal<'_> {
             wall_ms: now_ms,
             monotonic: self.topic.clock.monotonic(),
         };
-        let appended = self.partition()?.append(&batch, false, now);
+        let appended = self.partition()?.append_one(batch, now);
         appended.map(|_| ()).map_err(|error| {
             warn!(group = %self.group, error = error.message(), "group state not written");
             let too_large = [ErrorCode::MessageTooLarge, ErrorCode::RecordListTooLarge];

@@ -23,7 +23,7 @@ use broker_log::{LogSlice, Offsets, PartitionReader, ReadLimits};
 use broker_protocol::{
     ByteString, ErrorCode,
     messages::{
-        FetchRequest, FetchResponse,
+        FetchRequest, FetchResponse, Hole, Payload,
         fetch::{EpochEndOffset, FetchPartition, FetchableTopicResponse, PartitionData},
     },
 };
@@ -40,9 +40,10 @@ use crate::{
     topics::Topic,
 };
 
-/// Up to so many bytes are read on the runtime thread: less than a hop to the pool costs, if they are in the
-/// page cache, as what was just written is.
-const INLINE_READ: usize = 64 * 1024;
+/// Up to so many bytes are read on the runtime thread, if they are in the page cache: less than a hop to the pool costs.
+const INLINE_READ: usize = 256 * 1024;
+/// From so many bytes on a partition's records are sent from their file: below, the calls cost more than the copy.
+const SEND_FROM_FILE: usize = 32 * 1024;
 /// First version that names topics by id.
 const BY_ID: i16 = 13;
 /// Isolation level that reads only below the last stable offset.
@@ -64,6 +65,15 @@ enum Found {
     },
 }
 
+impl Found {
+    fn slice(&self) -> Option<&LogSlice> {
+        match self {
+            Self::Slice { slice, .. } => slice.as_ref(),
+            Self::Error(..) | Self::Diverging(..) => None,
+        }
+    }
+}
+
 /// One look at all partitions.
 struct Round {
     found: Vec<Found>,
@@ -72,23 +82,50 @@ struct Round {
     urgent: bool,
 }
 
+/// The answer, and what of it is elsewhere.
+pub(super) struct Fetched {
+    pub(super) response: FetchResponse,
+    /// Kept until the answer has been written.
+    pub(super) permit: Option<OwnedSemaphorePermit>,
+    /// Records that are sent from their files, by the number of their place in the response.
+    apart: Vec<Option<LogSlice>>,
+}
+
+impl Fetched {
+    fn refused(code: ErrorCode) -> Self {
+        Self {
+            response: FetchResponse {
+                error_code: code.code(),
+                ..FetchResponse::default()
+            },
+            permit: None,
+            apart: Vec::new(),
+        }
+    }
+
+    /// What is to be sent from files, and before which byte of the response, which has been encoded.
+    pub(super) fn files(&mut self) -> Vec<(usize, LogSlice)> {
+        let topics = self.response.responses.iter();
+        let records = topics.flat_map(|topic| topic.partitions.iter().map(|data| &data.records));
+        let holes = records.filter_map(|records| records.as_ref()?.hole());
+        let files = holes.filter_map(|hole| {
+            let slice = self.apart.get_mut(hole.number())?.take()?;
+            Some((hole.position()?, slice))
+        });
+        files.collect()
+    }
+}
+
 pub(super) async fn handle(
     context: &Context<'_>,
     version: i16,
     mut request: FetchRequest,
-) -> (FetchResponse, Option<OwnedSemaphorePermit>) {
+) -> Fetched {
     let sessions = &context.broker.fetch_sessions;
     let begun = sessions.begin(&mut request, version >= BY_ID, Instant::now());
     let (turn, asked) = match begun {
         Ok(begun) => begun,
-        Err(code) => {
-            let error_code = code.code();
-            let refused = FetchResponse {
-                error_code,
-                ..FetchResponse::default()
-            };
-            return (refused, None);
-        }
+        Err(code) => return Fetched::refused(code),
     };
     let committed = request.isolation_level == READ_COMMITTED;
     let max_bytes = at_most(
@@ -98,7 +135,11 @@ pub(super) async fn handle(
     let wanted = resolve(context, asked);
     let (max_wait_ms, min_bytes) = (request.max_wait_ms, request.min_bytes);
     let round = wait_for_enough(context, &wanted, max_wait_ms, min_bytes, max_bytes).await;
-    let (records, permit) = read(context, &wanted, round).await;
+    let Read {
+        records,
+        apart,
+        permit,
+    } = read(context, &wanted, round).await;
     let bytes: usize = records.iter().map(|(_, records)| records.len()).sum();
     context.broker.metrics.fetch_bytes.inc_by(bytes as u64);
 
@@ -114,7 +155,11 @@ pub(super) async fn handle(
         responses: by_topic(answer.partitions),
         ..FetchResponse::default()
     };
-    (response, permit)
+    Fetched {
+        response,
+        permit,
+        apart,
+    }
 }
 
 /// Puts neighbours of one topic together.
@@ -141,11 +186,14 @@ fn by_topic(partitions: Vec<Answered>) -> Vec<FetchableTopicResponse> {
     topics
 }
 
-/// About the bytes that a response takes on the wire, so that records are copied once.
+/// About the bytes that a response takes in memory, so that records are copied once.
 pub(super) fn size_of(response: &FetchResponse) -> usize {
     let topics = response.responses.iter();
     let partitions = topics.clone().flat_map(|topic| &topic.partitions);
-    let records = partitions.map(|data| 100 + data.records.as_ref().map_or(0, Bytes::len));
+    let records = partitions.map(|data| match &data.records {
+        Some(Payload::Bytes(records)) => 100 + records.len(),
+        Some(Payload::Apart(_)) | None => 100,
+    });
     topics.map(|topic| 20 + topic.topic.len()).sum::<usize>() + records.sum::<usize>() + 30
 }
 
@@ -340,54 +388,78 @@ fn failed(partition: &Partition, error: &broker_log::Error) -> Found {
     Found::Error(code, Some(partition.reader().offsets()))
 }
 
+/// The records of a round, in memory or apart.
+struct Read {
+    records: Vec<(Found, Payload)>,
+    apart: Vec<Option<LogSlice>>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
 /// Reads the bytes of a round, within the broker's bytes in flight: when those are used up, only the first
-/// batch of the first partition, so that every client gets on.
-async fn read(
-    context: &Context<'_>,
-    wanted: &[Wanted],
-    round: Round,
-) -> (Vec<(Found, Bytes)>, Option<OwnedSemaphorePermit>) {
-    let Round {
-        mut found,
-        mut bytes,
-        ..
-    } = round;
-    let budget = &context.broker.fetch_budget;
+/// batch of the first partition, so that every client gets on. What is large is left in its file, but within TLS.
+async fn read(context: &Context<'_>, wanted: &[Wanted], round: Round) -> Read {
+    let Round { mut found, .. } = round;
+    let tls = context.listener.protocol.has_tls();
+    let is_apart = move |slice: &LogSlice| !tls && slice.len() >= SEND_FROM_FILE;
+    let in_memory = found.iter().filter_map(Found::slice);
+    let bytes = in_memory
+        .filter(|slice| !is_apart(slice))
+        .map(LogSlice::len);
+    let mut bytes: usize = bytes.sum();
     let mut permit = None;
     if bytes > 0 {
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
-        permit = Arc::clone(budget).try_acquire_many_owned(permits).ok();
+        let budget = Arc::clone(&context.broker.fetch_budget);
+        permit = budget.try_acquire_many_owned(permits).ok();
         if permit.is_none() {
             bytes = keep_one_batch(wanted, &mut found);
         }
     }
-    let readers = found.iter_mut().map(|found| match found {
+    let slices = found.iter_mut().map(|found| match found {
         Found::Slice { slice, .. } => slice.take(),
         Found::Error(..) | Found::Diverging(..) => None,
     });
-    let slices: Vec<Option<LogSlice>> = readers.collect();
-    let read = move || {
-        let read = |slice: Option<LogSlice>| slice.map_or(Ok(Bytes::new()), |slice| slice.read());
-        slices.into_iter().map(read).collect::<Vec<_>>()
+    let slices: Vec<Option<LogSlice>> = slices.collect();
+    let is_cached = bytes <= INLINE_READ && slices.iter().flatten().all(LogSlice::is_cached);
+    let get = move |slice: Option<LogSlice>| match slice {
+        None => Ok(Got::Bytes(Bytes::new())),
+        Some(slice) if !is_apart(&slice) => slice.read().map(Got::Bytes),
+        Some(slice) if is_cached => Ok(Got::Apart(slice)),
+        Some(slice) => slice.warm().map(|()| Got::Apart(slice)),
     };
-    let results = if bytes <= INLINE_READ {
-        Ok(read())
+    let get = move || slices.into_iter().map(get).collect::<Vec<_>>();
+    let results = if is_cached {
+        Ok(get())
     } else {
-        context.broker.pool.run(read).await
+        context.broker.pool.run(get).await
     };
     let results = results.unwrap_or_else(|Failed| {
         warn!("a read failed inside the broker");
-        found.iter().map(|_| Ok(Bytes::new())).collect()
+        found.iter().map(|_| Ok(Got::Bytes(Bytes::new()))).collect()
     });
-    let with_bytes = found.into_iter().zip(results).zip(wanted);
-    let with_bytes = with_bytes.map(
-        |((found, bytes), wanted)| match (bytes, &wanted.partition) {
-            (Ok(bytes), _) => (found, bytes),
-            (Err(error), Ok(partition)) => (failed(partition, &error), Bytes::new()),
-            (Err(error), Err(_)) => (Found::Error(error.error_code(), None), Bytes::new()),
-        },
-    );
-    (with_bytes.collect(), permit)
+    let mut apart = Vec::new();
+    let records = found.into_iter().zip(results).zip(wanted);
+    let records = records.map(|((found, got), wanted)| match (got, &wanted.partition) {
+        (Ok(Got::Bytes(bytes)), _) => (found, bytes.into()),
+        (Ok(Got::Apart(slice)), _) => {
+            let hole = Hole::new(slice.len(), apart.len());
+            apart.push(Some(slice));
+            (found, Payload::Apart(hole))
+        }
+        (Err(error), Ok(partition)) => (failed(partition, &error), Payload::default()),
+        (Err(error), Err(_)) => (Found::Error(error.error_code(), None), Payload::default()),
+    });
+    Read {
+        records: records.collect(),
+        apart,
+        permit,
+    }
+}
+
+/// A slice's bytes.
+enum Got {
+    Bytes(Bytes),
+    Apart(LogSlice),
 }
 
 /// Cuts a round down to the first batch it holds; its size in bytes.
@@ -414,7 +486,7 @@ fn keep_one_batch(wanted: &[Wanted], found: &mut [Found]) -> usize {
     kept
 }
 
-fn describe(wanted: &Wanted, found: &Found, records: Bytes, committed: bool) -> PartitionData {
+fn describe(wanted: &Wanted, found: &Found, records: Payload, committed: bool) -> PartitionData {
     let answer = PartitionData {
         partition_index: wanted.asked.request.partition,
         aborted_transactions: committed.then(Vec::new),

@@ -5,8 +5,13 @@
 //! What cannot be answered (bytes that are no request, an API or version that is not served) closes the
 //! connection, as Apache Kafka does; clients learn the table from `ApiVersions` first.
 
-use std::{net::SocketAddr, sync::Arc, time::Instant};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
+use broker_log::LogSlice;
 use broker_protocol::{
     DecodeError, EncodeError,
     frame::{self, RequestHeader},
@@ -153,12 +158,22 @@ impl Context<'_> {
 /// An answer as it goes over the wire.
 #[derive(Debug)]
 pub(crate) struct Reply {
-    /// Length, header and message.
+    /// Length, header and message, but for what is in `files`.
     pub(crate) frame: BytesMut,
+    /// Bytes of files, and before which byte of the frame they belong; in their order.
+    pub(crate) files: Vec<(usize, LogSlice)>,
     /// Kept until the frame has been written.
     pub(crate) permit: Option<OwnedSemaphorePermit>,
     /// Kafka's numbers of the errors in it.
     pub(crate) errors: Vec<i16>,
+}
+
+impl Reply {
+    /// Bytes on the wire.
+    pub(crate) fn len(&self) -> usize {
+        let files = self.files.iter().map(|(_, slice)| slice.len());
+        self.frame.len() + files.sum::<usize>()
+    }
 }
 
 /// Why a request is not answered and its connection closed.
@@ -186,15 +201,119 @@ pub(crate) enum Refused {
 /// Dropping the future is safe between requests' effects: an append or a change of topics that has begun is
 /// completed, its answer is lost.
 pub(crate) async fn dispatch(context: &Context<'_>, body: Bytes) -> Result<Option<Reply>, Refused> {
+    let begun = Instant::now();
     let mut counted = Counted::begin(context, &body);
     let answered = dispatch_counted(context, body, &mut counted).await;
-    counted.end(context, answered.as_ref().map(Option::as_ref));
+    counted.end_with(
+        context,
+        answered.as_ref().map(Option::as_ref),
+        begun.elapsed(),
+    );
     answered
+}
+
+/// Whether a request is to produce, and may be handled together with those before and behind it.
+pub(crate) fn is_produce(body: &[u8]) -> bool {
+    let Some(&[k0, k1, v0, v1]) = body.first_chunk() else {
+        return false;
+    };
+    i16::from_be_bytes([k0, k1]) == ApiKey::Produce.code()
+        && (produce::MIN_VERSION..=produce::MAX_VERSION).contains(&i16::from_be_bytes([v0, v1]))
+}
+
+/// What one or several requests are answered.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    /// The answers, one behind the other. `None` if no request wanted one.
+    pub(crate) reply: Option<Reply>,
+    /// Why the request behind them is not answered.
+    pub(crate) refused: Option<Refused>,
+}
+
+/// [`dispatch`] for one request, or for several of one connection that came one behind the other and all of which
+/// [`is_produce`]: their batches are written together.
+pub(crate) async fn dispatch_all(context: &Context<'_>, mut bodies: Vec<Bytes>) -> Answers {
+    let Some(body) = bodies.pop_if(|body| !is_produce(body)) else {
+        return dispatch_produce(context, bodies).await;
+    };
+    match dispatch(context, body).await {
+        Ok(reply) => Answers {
+            reply,
+            refused: None,
+        },
+        Err(refused) => Answers {
+            reply: None,
+            refused: Some(refused),
+        },
+    }
+}
+
+async fn dispatch_produce(context: &Context<'_>, bodies: Vec<Bytes>) -> Answers {
+    let begun = Instant::now();
+    let mut headers = Vec::with_capacity(bodies.len());
+    let mut requests = Vec::with_capacity(bodies.len());
+    let mut malformed = None;
+    for mut body in bodies {
+        let mut counted = Counted::begin(context, &body);
+        let decoded = read_header(context, &mut body).and_then(|(header, api)| {
+            counted.api = Some(api);
+            let request = Message::decode(&mut body, header.api_version)?;
+            Ok((header, request))
+        });
+        match decoded {
+            Ok((header, request)) => {
+                requests.push((header.api_version, request));
+                headers.push((header, counted));
+            }
+            Err(refused) => {
+                malformed = Some((counted, refused));
+                break;
+            }
+        }
+    }
+    let responses = produce::handle(context, requests).await;
+    let taken = begun.elapsed();
+    let mut frame = BytesMut::new();
+    let mut refused = None;
+    for ((header, counted), response) in headers.into_iter().zip(responses) {
+        let before = frame.len();
+        let encoded = response.and_then(|response| match response {
+            Some(response) => Ok(encode(&mut frame, &response, header.api_version, &header)?),
+            None => Ok(Vec::new()),
+        });
+        match encoded {
+            Ok(errors) => counted.end(context, frame.len() - before, &errors, taken),
+            Err(error) => {
+                counted.refused(context);
+                refused.get_or_insert(error);
+                break;
+            }
+        }
+    }
+    if let Some((counted, error)) = malformed {
+        counted.refused(context);
+        refused.get_or_insert(error);
+    }
+    Answers::new(frame, refused)
+}
+
+impl Answers {
+    fn new(frame: BytesMut, refused: Option<Refused>) -> Self {
+        let reply = Reply {
+            frame,
+            files: Vec::new(),
+            permit: None,
+            errors: Vec::new(),
+        };
+        Self {
+            reply: Some(reply).filter(|reply| reply.len() > 0),
+            refused,
+        }
+    }
 }
 
 /// What is counted of a request.
 struct Counted {
-    begun: Instant,
     api: Option<ApiKey>,
 }
 
@@ -202,25 +321,35 @@ impl Counted {
     fn begin(context: &Context<'_>, body: &Bytes) -> Self {
         let bytes = body.len() + frame::PREFIX_LEN;
         context.broker.metrics.bytes_in.inc_by(bytes as u64);
-        Self {
-            begun: Instant::now(),
-            api: None,
-        }
+        Self { api: None }
     }
 
-    fn end(self, context: &Context<'_>, answered: Result<Option<&Reply>, &Refused>) {
+    /// It has been answered with so many bytes and with these errors in them.
+    fn end(self, context: &Context<'_>, bytes: usize, errors: &[i16], taken: Duration) {
         let metrics = &context.broker.metrics;
-        let Ok(reply) = answered else {
-            return metrics.refused.inc();
-        };
         let Some(api) = self.api else { return };
         if let Some(of_api) = metrics.api(api) {
             of_api.requests.inc();
-            of_api.seconds.observe(self.begun.elapsed().as_secs_f64());
+            of_api.seconds.observe(taken.as_secs_f64());
         }
-        if let Some(reply) = reply {
-            metrics.bytes_out.inc_by(reply.frame.len() as u64);
-            metrics.count_errors(api, &reply.errors);
+        metrics.bytes_out.inc_by(bytes as u64);
+        metrics.count_errors(api, errors);
+    }
+
+    fn refused(self, context: &Context<'_>) {
+        context.broker.metrics.refused.inc();
+    }
+
+    fn end_with(
+        self,
+        context: &Context<'_>,
+        answered: Result<Option<&Reply>, &Refused>,
+        taken: Duration,
+    ) {
+        match answered {
+            Ok(Some(reply)) => self.end(context, reply.len(), &reply.errors, taken),
+            Ok(None) => self.end(context, 0, &[], taken),
+            Err(_) => self.refused(context),
         }
     }
 }
@@ -261,19 +390,22 @@ async fn call(
     match api {
         ApiKey::Produce => {
             let request = Message::decode(&mut body, version)?;
-            match produce::handle(context, version, request).await? {
+            let response = produce::handle(context, vec![(version, request)]).await;
+            match response.into_iter().next().transpose()?.flatten() {
                 Some(response) => answered(&response, version, header),
                 None => Ok(None),
             }
         }
         ApiKey::Fetch => {
             let request = Message::decode(&mut body, version)?;
-            let (response, permit) = fetch::handle(context, version, request).await;
-            let frame = BytesMut::with_capacity(fetch::size_of(&response));
-            Ok(Some(Reply {
-                permit,
-                ..reply_into(frame, &response, version, header)?
-            }))
+            let mut fetched = fetch::handle(context, version, request).await;
+            let frame = BytesMut::with_capacity(fetch::size_of(&fetched.response));
+            let mut reply = reply_into(frame, &fetched.response, version, header)?;
+            reply.files = fetched.files();
+            let missing = reply.files.iter().map(|(_, slice)| slice.len()).sum();
+            frame::lengthen(&mut reply.frame, missing)?;
+            reply.permit = fetched.permit;
+            Ok(Some(reply))
         }
         ApiKey::ListOffsets => answer!(list_offsets::handle(context, version).await),
         ApiKey::Metadata => answer!(metadata::handle(context, version).await),
@@ -340,9 +472,10 @@ pub(crate) fn authenticate(
     session: &mut Session,
     body: Bytes,
 ) -> Result<Reply, Refused> {
+    let begun = Instant::now();
     let mut counted = Counted::begin(context, &body);
     let answered = authenticate_counted(context, session, body, &mut counted);
-    counted.end(context, answered.as_ref().map(Some));
+    counted.end_with(context, answered.as_ref().map(Some), begun.elapsed());
     answered
 }
 
@@ -426,7 +559,23 @@ fn reply_into<M: Message>(
     version: i16,
     header: &RequestHeader,
 ) -> Result<Reply, EncodeError> {
-    frame::encode_response(&mut frame, response, version, header.correlation_id)
+    let errors = encode(&mut frame, response, version, header)?;
+    Ok(Reply {
+        frame,
+        files: Vec::new(),
+        permit: None,
+        errors,
+    })
+}
+
+/// Appends an answer; the errors in it.
+fn encode<M: Message>(
+    out: &mut BytesMut,
+    response: &M,
+    version: i16,
+    header: &RequestHeader,
+) -> Result<Vec<i16>, EncodeError> {
+    frame::encode_response(out, response, version, header.correlation_id)
         .inspect_err(|error| error!(message = M::NAME, version, %error, "answer not encoded"))?;
     let mut errors = Vec::new();
     response.error_codes(&mut |code| {
@@ -434,11 +583,7 @@ fn reply_into<M: Message>(
             errors.push(code);
         }
     });
-    Ok(Reply {
-        frame,
-        permit: None,
-        errors,
-    })
+    Ok(errors)
 }
 
 /// Bits of what a client may do, where nothing is forbidden: Kafka's ACL operations of the resource.

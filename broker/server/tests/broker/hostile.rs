@@ -236,22 +236,22 @@ async fn connections_above_the_limit_are_turned_away() {
 #[tokio::test]
 async fn requests_wait_for_the_bytes_in_flight_and_all_are_served() {
     let broker = TestBroker::start_with(|config| {
-        config.max_message_bytes = ByteSize::kib(90);
-        config.max_request_bytes = ByteSize::kib(100);
-        config.request_bytes_in_flight = ByteSize::kib(100);
+        config.max_message_bytes = ByteSize::kib(900);
+        config.max_request_bytes = ByteSize::kib(1000);
+        config.request_bytes_in_flight = ByteSize::kib(1000);
     })
     .await;
     broker.connect().await.create_topic("orders", 1).await;
     // Announces a request of the whole budget and keeps it waiting: it holds the permit for its bytes.
     let mut holder = broker.connect().await;
-    holder.raw(&102_400_i32.to_be_bytes()).await;
+    holder.raw(&1_024_000_i32.to_be_bytes()).await;
     holder.raw(&[0; 10]).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     // Small requests pass: nobody is kept from asking for metadata.
     let mut small = broker.connect().await;
     small.call(&MetadataRequest::default(), 9).await;
     let mut wire = broker.connect().await;
-    let large = "x".repeat(80_000);
+    let large = "x".repeat(800_000);
     wire.send(&produce_request("orders", 0, batch(&[&large])), 9)
         .await;
     let early = tokio::time::timeout(Duration::from_millis(200), wire.stream.readable()).await;

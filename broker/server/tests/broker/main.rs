@@ -27,6 +27,8 @@ mod hostile;
 #[cfg(test)]
 mod operators;
 #[cfg(test)]
+mod pipelining;
+#[cfg(test)]
 mod produce;
 #[cfg(test)]
 mod restart;

@@ -439,6 +439,7 @@ pub(crate) fn edited(batch: &Bytes, edit: impl FnOnce(&mut [u8])) -> Bytes {
 /// The batches of an answer, each with its CRC checked.
 pub(crate) fn batches_of(data: &PartitionData) -> Vec<RecordBatch> {
     let records = data.records.clone().expect("records, perhaps empty");
+    let records = records.into_bytes();
     let all: Result<Vec<_>, _> = batches(records).collect();
     let all = all.unwrap();
     for batch in &all {

@@ -1,16 +1,17 @@
 //! One connection: frames in, answers out, in order.
 //!
-//! Requests of a connection are handled one after the other, as in Apache Kafka, so a client may send the next
-//! before it has the answer to the last and still gets the answers in order. The next request stays in the
-//! socket until then. Whatever is wrong with a frame ends this connection and nothing else.
+//! Requests of a connection are handled in the order they came in, as in Apache Kafka, so a client may send the next
+//! before it has the answer to the last and still gets the answers in order. Whatever is wrong with a frame ends this
+//! connection and nothing else.
 //!
-//! A client that has several requests under way pays for one write, not for one an answer: short answers wait in the
-//! outbox while further whole requests are here and each is answered without waiting for anything.
+//! A client that has several requests under way pays for one read and one write, not for one a request: requests to
+//! produce that are here together are handled together, and short answers wait in the outbox while further whole
+//! requests are here and each is answered without waiting for anything.
 //!
 //! ```text
 //!  TLS handshake ─► SASL ─┐
 //!                         ▼
-//!  length ─► limit ─► byte permit ─► body ─► handlers::dispatch ─► answer
+//!  socket ─► Inbox ─► requests ─► handlers::dispatch ─► outbox ─► socket
 //! ```
 //!
 //! Where a listener has TLS or SASL, both must be over by `authentication_timeout` after the connection was
@@ -18,40 +19,39 @@
 
 use std::{io, net::SocketAddr, pin::pin, sync::Arc, task::Poll, time::Duration};
 
+use broker_log::LogSlice;
 use broker_protocol::frame;
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use tokio::{
     net::TcpStream,
-    sync::OwnedSemaphorePermit,
     time::{Instant, timeout, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 
+use self::inbox::Inbox;
 use crate::{
     broker::Shared,
-    handlers::{self, Context, Reply},
+    handlers::{self, Answers, Context, Reply},
     security::{Principal, Session, config::ListenerConfig, subject},
     stream::Stream,
 };
 
-/// Read buffer of a connection; a longer frame gets memory of its own, which goes with the request.
-const READ_BUFFER: usize = 16 * 1024;
+mod inbox;
 
-/// Requests up to this many bytes are read without a permit.
-const SMALL_REQUEST: usize = 64 * 1024;
-
-/// Largest request of a client that has yet to authenticate; a token has some hundred bytes.
-const UNAUTHENTICATED_REQUEST: usize = 16 * 1024;
+pub(crate) use self::inbox::LARGE_BUFFERS;
 
 /// How long the end of a TLS connection may take to be said.
 const GOODBYE: Duration = Duration::from_secs(1);
 
+/// Bytes of a file that are sent at once: others are served in between.
+const SENT_AT_ONCE: usize = 1024 * 1024;
+
+/// Requests that are handled together, at most.
+const TOGETHER: usize = 64;
+
 /// Bytes of answers that wait in the outbox for more; a longer answer is written by itself.
 const OUTBOX: usize = 16 * 1024;
-
-/// What a frame's length reads as if it is the beginning of a TLS handshake.
-const TLS_HELLO: [u8; 2] = [0x16, 0x03];
 
 /// Why a connection was closed by this side.
 #[derive(Debug, thiserror::Error)]
@@ -151,6 +151,7 @@ async fn serve(
         secured = timeout_at(deadline, secure(&shared, socket, &listener)) => secured,
     };
     let (stream, principal) = secured.map_err(|_| Closed::Unauthenticated)??;
+    let inbox = Inbox::new(&shared, &stop);
     let mut connection = Connection {
         shared,
         listener,
@@ -158,9 +159,8 @@ async fn serve(
         local,
         peer,
         stream,
-        buffer: BytesMut::new(),
+        inbox,
         outbox: BytesMut::new(),
-        request_limit: UNAUTHENTICATED_REQUEST,
         stop,
     };
     let ended = connection.serve(deadline).await;
@@ -199,12 +199,10 @@ struct Connection {
     local: SocketAddr,
     peer: SocketAddr,
     stream: Stream,
-    /// Bytes received and not yet handled.
-    buffer: BytesMut,
+    /// Requests not yet handled.
+    inbox: Inbox,
     /// Answers not yet written.
     outbox: BytesMut,
-    /// Bytes of the largest request that is read.
-    request_limit: usize,
     stop: CancellationToken,
 }
 
@@ -219,41 +217,48 @@ impl Connection {
             debug!(peer = %self.peer, %principal, "client authenticated");
             self.principal = principal;
         }
-        let limit = self.shared.config.max_request_bytes.as_u64();
-        self.request_limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        self.inbox.trust();
         loop {
-            if !self.has_whole_frame() {
+            if !self.inbox.has_request() {
                 self.send().await?;
             }
-            let Some((frame, permit)) = self.next_frame().await? else {
+            let Some(request) = self.inbox.next(&mut self.stream).await? else {
                 return self.send().await;
             };
-            let answered = self.answer(frame).await;
-            drop(permit);
-            match answered {
-                Ok(None) => {}
-                Ok(Some(reply)) if self.outbox.len() + reply.frame.len() <= OUTBOX => {
-                    self.outbox.extend_from_slice(&reply.frame);
+            let requests = self.together(request);
+            let Answers { reply, refused } = self.answer(requests).await?;
+            match reply {
+                None => {}
+                Some(reply) if self.outbox.len() + reply.len() <= OUTBOX => {
+                    if self.outbox.is_empty() {
+                        self.outbox = reply.frame;
+                    } else {
+                        self.outbox.extend_from_slice(&reply.frame);
+                    }
                 }
-                Ok(Some(reply)) => {
+                Some(reply) => {
                     self.send().await?;
                     self.write(reply).await?;
                 }
-                Err(closed) => {
-                    self.send().await?;
-                    return Err(closed);
-                }
+            }
+            if let Some(refused) = refused {
+                self.send().await?;
+                return Err(refused.into());
             }
         }
     }
 
-    /// Whether a further request is in the buffer, whole.
-    fn has_whole_frame(&self) -> bool {
-        let Some(prefix) = self.buffer.first_chunk() else {
-            return false;
-        };
-        let length = usize::try_from(i32::from_be_bytes(*prefix)).unwrap_or(usize::MAX);
-        self.buffer.len() - prefix.len() >= length
+    /// The request, and those behind it that are here and may be handled together with it.
+    fn together(&mut self, request: Bytes) -> Vec<Bytes> {
+        let is_produce = handlers::is_produce(&request);
+        let mut requests = vec![request];
+        while is_produce
+            && requests.len() < TOGETHER
+            && let Some(request) = self.inbox.ready_if(handlers::is_produce)
+        {
+            requests.push(request);
+        }
+        requests
     }
 
     /// Writes the answers that wait.
@@ -265,7 +270,7 @@ impl Connection {
     /// Lets the client authenticate: who it is. `None` when it has left, or the broker stops.
     async fn authenticate(&mut self) -> Result<Option<Principal>, Closed> {
         let mut session = Session::Start;
-        while let Some((frame, _no_permit)) = self.next_frame().await? {
+        while let Some(frame) = self.inbox.next(&mut self.stream).await? {
             let reply = handlers::authenticate(&self.context(), &mut session, frame)?;
             match session {
                 Session::Done(principal) => {
@@ -298,111 +303,12 @@ impl Connection {
         }
     }
 
-    /// The next request without its length, and the permit for its bytes. `None` when the client has left
-    /// between two requests, or the broker stops and no whole request is buffered.
-    async fn next_frame(&mut self) -> Result<Option<(Bytes, OwnedSemaphorePermit)>, Closed> {
-        let Some((length, begun)) = self.next_length().await? else {
-            return Ok(None);
-        };
-        // Small requests take no permit: a few large ones that are slow to arrive must not keep everybody
-        // from asking for metadata. `max_connections` bounds them.
-        let counted = if length <= SMALL_REQUEST { 0 } else { length };
-        // Just checked to be within the limits.
-        let permits = u32::try_from(counted).unwrap_or(u32::MAX);
-        let budget = Arc::clone(&self.shared.request_budget).acquire_many_owned(permits);
-        let permit = tokio::select! {
-            () = self.stop.cancelled() => return Ok(None),
-            permit = budget => match permit {
-                Ok(permit) => permit,
-                Err(_) => return Ok(None),
-            },
-        };
-        let (stop, patience) = (self.stop.clone(), self.shared.config.request_read_timeout);
-        let frame = tokio::select! {
-            biased;
-            frame = timeout_at(begun + patience, self.body(length)) => {
-                frame.map_err(|_| Closed::Stalled)??
-            }
-            () = stop.cancelled() => return Ok(None),
-        };
-        Ok(Some((frame, permit)))
-    }
-
-    /// The next frame's length, taken from the buffer, and when its first byte was here.
-    async fn next_length(&mut self) -> Result<Option<(usize, Instant)>, Closed> {
-        let config = Arc::clone(&self.shared.config);
-        let stop = self.stop.clone();
-        if self.buffer.is_empty() {
-            let read = tokio::select! {
-                biased;
-                () = stop.cancelled() => return Ok(None),
-                read = timeout(config.idle_timeout, self.read_more()) => {
-                    read.map_err(|_| Closed::Idle)??
-                }
-            };
-            if read == 0 {
-                return Ok(None);
-            }
-        }
-        let begun = Instant::now();
-        while self.buffer.len() < frame::PREFIX_LEN {
-            let read = tokio::select! {
-                read = timeout_at(begun + config.request_read_timeout, self.read_more()) => {
-                    read.map_err(|_| Closed::Stalled)??
-                }
-                () = stop.cancelled() => return Ok(None),
-            };
-            if read == 0 {
-                return Err(Closed::ClientLeft);
-            }
-        }
-        let prefix = self.buffer.get_i32().to_be_bytes();
-        let length = frame::parse_length(prefix, frame::MIN_REQUEST_LEN, self.request_limit);
-        match length {
-            Ok(length) => Ok(Some((length, begun))),
-            Err(_) if prefix.starts_with(&TLS_HELLO) => Err(Closed::UnexpectedTls),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    async fn read_more(&mut self) -> io::Result<usize> {
-        self.buffer.reserve(READ_BUFFER);
-        self.stream.read_buf(&mut self.buffer).await
-    }
-
-    /// Reads until `length` bytes are here, and takes them out of the buffer.
-    async fn body(&mut self, length: usize) -> Result<Bytes, Closed> {
-        if length <= READ_BUFFER || self.buffer.len() >= length {
-            while self.buffer.len() < length {
-                if self.read_more().await? == 0 {
-                    return Err(Closed::ClientLeft);
-                }
-            }
-            return Ok(self.buffer.split_to(length).freeze());
-        }
-        let mut frame = BytesMut::with_capacity(length);
-        frame.extend_from_slice(&self.buffer);
-        self.buffer.clear();
-        while frame.len() < length {
-            let missing = length - frame.len();
-            if self
-                .stream
-                .read_buf(&mut (&mut frame).limit(missing))
-                .await?
-                == 0
-            {
-                return Err(Closed::ClientLeft);
-            }
-        }
-        Ok(frame.freeze())
-    }
-
-    /// Handles one request; if it waits for something, the answers so far go first. A client that leaves while its
+    /// Handles requests; if they wait for something, the answers so far go first. A client that leaves while its
     /// answer is awaited frees what it held.
-    async fn answer(&mut self, frame: Bytes) -> Result<Option<Reply>, Closed> {
+    async fn answer(&mut self, requests: Vec<Bytes>) -> Result<Answers, Closed> {
         let Self {
             stream,
-            buffer,
+            inbox,
             outbox,
             ..
         } = self;
@@ -414,23 +320,38 @@ impl Connection {
             local: self.local,
             peer: self.peer,
         };
-        let mut dispatch = pin!(handlers::dispatch(&context, frame));
-        if let Poll::Ready(reply) = futures::poll!(dispatch.as_mut()) {
-            return Ok(reply?);
+        let mut dispatch = pin!(handlers::dispatch_all(&context, requests));
+        if let Poll::Ready(answers) = futures::poll!(dispatch.as_mut()) {
+            return Ok(answers);
         }
         write_all(stream, outbox, self.shared.config.idle_timeout).await?;
         tokio::select! {
             biased;
-            reply = dispatch => Ok(reply?),
-            () = stream.client_left(buffer) => Err(Closed::ClientLeft),
+            answers = dispatch => Ok(answers),
+            () = stream.client_left(inbox.unread()) => Err(Closed::ClientLeft),
         }
     }
 
     async fn write(&mut self, reply: Reply) -> Result<(), Closed> {
         let Reply {
-            mut frame, permit, ..
+            mut frame,
+            files,
+            permit,
+            ..
         } = reply;
         let patience = self.shared.config.idle_timeout;
+        let mut written = 0;
+        for (position, slice) in files {
+            let mut before = frame.split_to(position.saturating_sub(written));
+            written = position;
+            while before.has_remaining() {
+                let sent = timeout(patience, self.stream.write_before_file(&mut before)).await;
+                if sent.map_err(|_| Closed::Idle)?? == 0 {
+                    return Err(Closed::ClientLeft);
+                }
+            }
+            send_file(&mut self.stream, &slice, patience).await?;
+        }
         write_all(&mut self.stream, &mut frame, patience).await?;
         drop(permit);
         Ok(())
@@ -454,6 +375,30 @@ async fn write_all(
     }
     let flushed = timeout(patience, stream.flush()).await;
     Ok(flushed.map_err(|_| Closed::Idle)??)
+}
+
+/// Sends a part of a log, of which some must be taken within `patience`.
+async fn send_file(
+    stream: &mut Stream,
+    slice: &LogSlice,
+    patience: Duration,
+) -> Result<(), Closed> {
+    let Some(file) = slice.file() else {
+        return Ok(());
+    };
+    let mut done = 0;
+    while done < slice.len() {
+        let (position, len) = (slice.position() + done as u64, slice.len() - done);
+        let sending = stream.send_file(file, position, len.min(SENT_AT_ONCE));
+        match timeout(patience, sending)
+            .await
+            .map_err(|_| Closed::Idle)??
+        {
+            0 => return Err(Closed::Io(io::ErrorKind::UnexpectedEof.into())),
+            sent => done += sent,
+        }
+    }
+    Ok(())
 }
 
 /// Says so when a connection ends by a panic, which the runtime confines to its task.
