@@ -214,6 +214,11 @@ impl Broker {
         })
     }
 
+    #[cfg(fuzzing)]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// What recovery found, one report a partition.
     pub fn recovery(&self) -> &[RecoveryReport] {
         &self.recovery

@@ -35,6 +35,8 @@ mod connection;
 mod durable;
 mod error;
 mod fetch_sessions;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod group;
 mod handlers;
 mod housekeeping;
