@@ -101,7 +101,12 @@ impl Load {
             number,
             compression: CODECS[codec],
             batch_bytes: rng.pick(&[1, 2_000, 20_000]),
-            window: rng.pick(&[1, 50, 400]),
+            // Compaction is to have something to do.
+            window: if old.keyed {
+                50
+            } else {
+                rng.pick(&[1, 50, 400])
+            },
             ..old
         };
         let seed = rng.next();

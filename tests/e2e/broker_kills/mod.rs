@@ -27,6 +27,7 @@ use self::group::Group;
 use self::load::Load;
 use self::proof::Proof;
 use crate::harness::{OurBroker, catching, pause, seeds};
+use crate::log_dump::tear;
 use crate::rng::Rng;
 
 /// Of one seed, which is one broker's life.
@@ -145,6 +146,9 @@ impl Run {
             let before = self.group.committed();
             self.broker.kill();
             kills += 1;
+            if self.rng.chance(30) {
+                self.tear_a_tail();
+            }
             if self.rng.chance(35) {
                 let _runtime = self.runtime.enter();
                 self.load.replace_one(&mut self.rng);
@@ -171,6 +175,16 @@ impl Run {
         let proof = self.prove();
         self.broker.stop_cleanly();
         proof
+    }
+
+    /// A kill hardly ever hits a write; this is what it leaves then.
+    fn tear_a_tail(&mut self) {
+        let topic = self.rng.pick(&["flushed", "default", "compacted"]);
+        let partition = self
+            .rng
+            .below(u64::try_from(self.topics.partitions).unwrap());
+        let folder = format!("data/{topic}-{partition}");
+        tear(&self.broker.folder().join(folder));
     }
 
     /// Until some records more have been acknowledged, and a moment longer.

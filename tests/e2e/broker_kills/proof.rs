@@ -201,3 +201,35 @@ impl Proof {
         }
     }
 }
+
+/// Reads one producer's records, given by number in the order of their offsets, of which the first three were acknowledged.
+fn proof_of(numbers: &[u64], producer_ids: [i64; 2]) -> Result<(), String> {
+    let topic = TopicName::new("topic").unwrap();
+    let acked = Acked::from([((topic.clone(), 0, 7), vec![0, -1, 2])]);
+    let read = |(number, offset): (&u64, i64)| Read {
+        offset,
+        producer_id: producer_ids[usize::from(offset > 0)],
+        key: None,
+        writer: 7,
+        number: *number,
+    };
+    let read: Vec<Read> = numbers.iter().zip(0..).map(read).collect();
+    crate::harness::catching(|| Proof::default().appended(&acked, &topic, 0, &read))
+}
+
+#[test]
+fn the_proof_notices_what_is_lost_doubled_or_out_of_order() {
+    assert_eq!(proof_of(&[0, 1, 2, 3], [1, 1]), Ok(()));
+    // A producer may ask for a new id.
+    assert_eq!(proof_of(&[0, 1, 2], [1, 2]), Ok(()));
+    for (numbers, says) in [
+        (&[0, 1][..], "1 of 3 are lost"),
+        (&[0, 2, 3], "follows"),
+        (&[0, 1, 1, 2], "follows"),
+        (&[1, 0, 2], "follows"),
+        (&[], "3 of 3 are lost"),
+    ] {
+        let said = proof_of(numbers, [1, 1]).unwrap_err();
+        assert!(said.contains(says), "{numbers:?}: {said}");
+    }
+}
