@@ -58,7 +58,7 @@ impl Group {
             topic: topic.clone(),
             state,
             stop,
-            task: Mutex::new(Some(tokio::spawn(task))),
+            task: Mutex::new(Some(super::spawn(task))),
         }
     }
 

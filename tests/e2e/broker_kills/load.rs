@@ -113,7 +113,7 @@ impl Load {
         let task = writer
             .clone()
             .run(Rng(seed), Arc::clone(&self.ledger), self.stop.clone());
-        let task = tokio::spawn(task);
+        let task = super::spawn(task);
         self.writers.get_mut().unwrap().push((writer, task));
     }
 

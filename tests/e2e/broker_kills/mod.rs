@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use broker_client::protocol::ids::TopicName;
 use broker_client::{Client, ClientConfig};
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 
 use self::group::Group;
 use self::load::Load;
@@ -69,6 +70,14 @@ fn campaign(seeds: std::ops::Range<u64>) {
     }
     eprintln!("{kills} kills: {total}");
     assert!(failed.is_empty(), "seeds that failed: {failed:?}");
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "its load or group waits for it at the end, or aborts it"
+)]
+fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    tokio::spawn(task)
 }
 
 /// The topics, by how they are written through to the disk.
