@@ -212,3 +212,28 @@ fn an_offset_beyond_the_log_is_damage_and_not_the_end() {
         assert!(matches!(error, Error::Corrupt { .. }), "{error:?}");
     }
 }
+
+#[test]
+fn an_offset_that_no_segment_reaches_is_cut_off_the_end_and_the_log_goes_on() {
+    for clean in [true, false] {
+        for offset in [i64::MAX - 100, 1 << 40] {
+            let mut fixture = filled(clean);
+            let segment = files(&fixture.partition_dir(), ".log").pop().unwrap();
+            let mut bytes = fs::read(&segment).unwrap();
+            let last = batches(bytes.clone().into()).last().unwrap().unwrap();
+            let at = bytes.len() - last.bytes().len();
+            bytes[at..at + 8].copy_from_slice(&offset.to_be_bytes());
+            fs::write(&segment, bytes).unwrap();
+            let (mut log, report) = fixture.reopen();
+            let end = last.header().base_offset;
+            assert_eq!(log.log_end_offset(), end, "{clean} {offset}: {report}");
+            let cut = report.cut.unwrap();
+            assert!(cut.reason.contains("too far"), "{}", cut.reason);
+            let appended = log.append_one(&batch(2), 3, 0).unwrap();
+            assert_eq!(appended.base_offset, end);
+            drop(log);
+            let (log, _) = fixture.kill_and_reopen();
+            assert_eq!(log.log_end_offset(), end + 2);
+        }
+    }
+}
