@@ -246,7 +246,7 @@ impl Broker {
         self.ready.subscribe()
     }
 
-    #[cfg(fuzzing)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }

@@ -46,6 +46,10 @@ impl Journal for Notebook {
         }
         Ok(())
     }
+
+    fn max_record_bytes(&self) -> usize {
+        usize::MAX
+    }
 }
 
 /// The input, a byte at a time; zeros behind its end.

@@ -47,7 +47,6 @@ fn commit_request(group: &str, offset: i64) -> OffsetCommitRequest {
                 committed_offset: offset,
                 ..OffsetCommitRequestPartition::default()
             }],
-            ..OffsetCommitRequestTopic::default()
         }],
         ..OffsetCommitRequest::default()
     }
@@ -296,8 +295,33 @@ async fn a_member_brings_no_more_than_a_mebibyte() {
     let refused = join(&mut wire, "large", above).await;
     assert_eq!(name(refused.error_code), "INVALID_REQUEST");
     assert!(groups(&mut wire, 4).await.is_empty());
-    let joined = join(&mut wire, "large", most).await;
-    assert_eq!(joined.error_code, 0);
+    // The group would not fit a record.
+    let refused = join(&mut wire, "large", most).await;
+    assert_eq!(name(refused.error_code), "GROUP_MAX_SIZE_REACHED");
+}
+
+#[tokio::test]
+async fn an_assignment_that_fits_no_record_is_refused_and_the_group_goes_on() {
+    let (broker, mut wire) = start(|_| {}).await;
+    let large = Bytes::from(vec![1; (1 << 20) - 500]);
+    let joined = join(&mut wire, "large", large).await;
+    assert_eq!(name(joined.error_code), "NONE");
+    let sync = |joined: &JoinGroupResponse, part| sync_request("large", joined, part);
+    let synced = wire.call(&sync(&joined, &[2; 1_000]), 3).await;
+    assert_eq!(name(synced.error_code), "UNKNOWN_SERVER_ERROR");
+    // Another with as much has no place beside it.
+    let mut other = broker.connect().await;
+    let refused = join(&mut other, "large", Bytes::from(vec![1; 1_000])).await;
+    assert_eq!(name(refused.error_code), "GROUP_MAX_SIZE_REACHED");
+    let smaller = JoinGroupRequest {
+        member_id: joined.member_id.clone(),
+        ..join_request("large", Bytes::from(vec![1; 1_000]))
+    };
+    let joined = wire.call(&smaller, 3).await;
+    assert_eq!((name(joined.error_code), joined.generation_id), ("NONE", 2));
+    let synced = wire.call(&sync(&joined, &[2; 1_000]), 3).await;
+    assert_eq!(name(synced.error_code), "NONE");
+    assert_eq!(synced.assignment.len(), 1_000);
 }
 
 #[tokio::test]
