@@ -27,6 +27,7 @@ pub(crate) struct OurBroker {
     child: Child,
     pub(crate) address: String,
     dir: Option<TempDir>,
+    settings: Vec<(String, String)>,
 }
 
 impl OurBroker {
@@ -50,25 +51,40 @@ impl OurBroker {
     }
 
     fn run(address: String, dir: TempDir, settings: &[(&str, &str)]) -> Self {
-        let log = fs::File::create(dir.path().join("log")).unwrap();
-        let child = logferry()
-            .args(["broker", "--listen", &address, "--data-dir"])
-            .arg(dir.path().join("data"))
-            .envs(settings.iter().copied())
-            .stderr(log)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let settings: Vec<(String, String)> = settings.iter().map(owned).collect();
         let broker = Self {
-            child,
+            child: spawn_broker(&address, dir.path(), &settings),
             address,
             dir: Some(dir),
+            settings,
         };
         test_support::wait_until(Duration::from_secs(20), || {
             std::net::TcpStream::connect(&broker.address).is_ok()
         })
         .unwrap();
         broker
+    }
+
+    /// SIGKILL; waits for the end of the process.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts it where it was after [`Self::kill`], without waiting for anything.
+    pub(crate) fn start_again(&mut self) {
+        self.child = spawn_broker(&self.address, self.folder(), &self.settings);
+    }
+
+    /// Where its data are, in `data`.
+    pub(crate) fn folder(&self) -> &Path {
+        self.dir.as_ref().unwrap().path()
+    }
+
+    /// What this process of it has logged so far.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.folder().join("log")).unwrap()
     }
 
     /// SIGTERM; it must end with 0. Returns where it listened and its folder.
@@ -105,6 +121,18 @@ impl OurBroker {
         let extra = ["--partition", &partition.to_string()];
         assert_success(&produce(&self.address, topic, &extra, lines));
     }
+}
+
+fn spawn_broker(address: &str, dir: &Path, settings: &[(String, String)]) -> Child {
+    let log = fs::File::create(dir.join("log")).unwrap();
+    logferry()
+        .args(["broker", "--listen", address, "--data-dir"])
+        .arg(dir.join("data"))
+        .envs(settings.iter().map(|(name, value)| (name, value)))
+        .stderr(log)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
 }
 
 impl Drop for OurBroker {

@@ -14,6 +14,8 @@
 //! | `hdfs_faults` | each fault of `NameNode` and `DataNode`s at each step of the commit protocol |
 //! | `damage` | everything that can be wrong with a dataset, found by `verify` by name |
 //! | `foreign_clients` | kcat, the Java producer and Kafka's log dump, unmodified, against our broker |
+//! | `broker_kills` | `kill -9` of our broker under idempotent load: nothing acknowledged is lost, doubled or out of order |
+//! | `log_dump` | Kafka's own dump of our files, after codecs, compaction, groups, a kill and a torn tail |
 //! | `security` | TLS and SASL through every command, and where secrets must not show |
 //! | `campaign` | seeded sequences of faults at loads, connections, HDFS, brokers, clock and source, several at once (I1 to I7) |
 //! | `cases` | small inputs for faults that users of other loaders reported |
@@ -30,6 +32,7 @@
 )]
 
 mod bad_input;
+mod broker_kills;
 mod campaign;
 mod cases;
 mod contention;
@@ -41,8 +44,10 @@ mod foreign_clients;
 mod harness;
 mod hdfs_faults;
 mod kills;
+mod log_dump;
 mod memory;
 mod prune;
+mod rng;
 mod security;
 mod source_changes;
 mod store_faults;

@@ -16,7 +16,7 @@ use tracing::debug;
 use crate::disk::{DiskFile, read_exact_at};
 use crate::error::{Error, Result};
 use crate::leader_epochs::{EpochEnd, LeaderEpochs};
-use crate::scan::{BadBatch, size_of};
+use crate::scan::{BadBatch, end_offset_of, size_of};
 use crate::segment::{Found, Segment};
 use crate::topic_partition::TopicPartition;
 
@@ -386,7 +386,8 @@ impl PartitionReader {
     ) -> Result<Option<LogSlice>> {
         let max_bytes = limits.max_bytes as u64;
         let first_size = size_of(&found.header);
-        let first_end = found.header.base_offset + i64::from(found.header.last_offset_delta) + 1;
+        check_end(view, segment, found)?;
+        let first_end = end_offset_of(&found.header);
         if first_end > limits.up_to_offset || (first_size > max_bytes && !limits.min_one_batch) {
             return Ok(None);
         }
@@ -448,6 +449,7 @@ impl PartitionReader {
             let size = view.size_of_segment(index);
             let mut from = None;
             while let Some(found) = segment.find_timestamp(timestamp_ms, from, size)? {
+                check_end(view, segment, &found)?;
                 let record = self.record_at(segment, &found, timestamp_ms, view.log_start)?;
                 if record.is_some() {
                     return Ok(record);
@@ -467,7 +469,7 @@ impl PartitionReader {
         log_start: i64,
     ) -> Result<Option<TimestampedOffset>> {
         let header = &found.header;
-        let end_offset = header.base_offset + i64::from(header.last_offset_delta) + 1;
+        let end_offset = end_offset_of(header);
         if end_offset <= log_start {
             return Ok(None);
         }
@@ -519,4 +521,18 @@ impl PartitionReader {
             })
             .ok()
     }
+}
+
+/// Refuses a batch that ends behind the log: its checksum does not cover its offset, and a consumer would wait there for
+/// ever, or be told such an offset.
+fn check_end(view: &View, segment: &Segment, found: &Found) -> Result<()> {
+    let (end, log_end) = (end_offset_of(&found.header), view.log_end);
+    if end <= log_end {
+        return Ok(());
+    }
+    let bad = BadBatch {
+        position: found.position,
+        reason: format!("it ends at offset {end}, the log at {log_end}"),
+    };
+    Err(segment.corrupt(found.header.base_offset, bad))
 }

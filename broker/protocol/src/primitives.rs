@@ -8,6 +8,9 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use bytestring::ByteString;
 use uuid::Uuid;
 
+/// Bytes of the longest string.
+pub const MAX_STRING: usize = 0x7fff;
+
 /// Why bytes could not be read as the message they should be, and in which field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot decode {message}{}{field}: {fault}", if field.is_empty() { "" } else { "." })]
@@ -49,6 +52,12 @@ pub enum DecodeFault {
     /// A string that is not UTF-8.
     #[error("string is not UTF-8")]
     Utf8,
+    /// A string longer than Kafka's strings are. A compact length could say more.
+    #[error("string of {length} bytes is longer than {max}", max = MAX_STRING)]
+    LongString {
+        /// Bytes announced.
+        length: usize,
+    },
     /// A varint longer than its type allows.
     #[error("varint does not fit {bits} bits")]
     Varint {
@@ -414,15 +423,20 @@ pub fn get_bytes(buf: &mut Bytes, form: LengthForm) -> Result<Option<Bytes>, Dec
         .transpose()
 }
 
-/// Reads a string as a slice of the input; `None` is null.
+/// Reads a string as a slice of the input; `None` is null. As Kafka does, it takes no more than [`MAX_STRING`] bytes
+/// in any form, so that what came in one version can be said in every other.
 ///
 /// # Errors
-/// As [`get_bytes`], and [`DecodeFault::Utf8`].
+/// As [`get_bytes`], [`DecodeFault::LongString`] and [`DecodeFault::Utf8`].
 #[inline]
 pub fn get_string(buf: &mut Bytes, form: LengthForm) -> Result<Option<ByteString>, DecodeError> {
     let Some(bytes) = get_bytes(buf, form)? else {
         return Ok(None);
     };
+    if bytes.len() > MAX_STRING {
+        let length = bytes.len();
+        return Err(DecodeFault::LongString { length }.into());
+    }
     ByteString::try_from(bytes)
         .map(Some)
         .map_err(|_| DecodeFault::Utf8.into())
@@ -501,6 +515,23 @@ mod tests {
             get_length(&mut out.freeze(), LengthForm::Compact),
             Ok(Some(40_000))
         );
+    }
+
+    #[test]
+    fn strings_are_no_longer_in_compact_form_than_in_the_other() {
+        for (length, fits) in [(MAX_STRING, true), (MAX_STRING + 1, false)] {
+            let mut input = encoded(|out| {
+                put_length(out, Some(length), LengthForm::Compact).unwrap();
+                out.put_bytes(b'x', length);
+            });
+            match get_string(&mut input, LengthForm::Compact) {
+                Ok(text) => assert!(fits && text.unwrap().len() == length),
+                Err(error) => {
+                    assert!(!fits);
+                    assert_eq!(error.fault(), &DecodeFault::LongString { length });
+                }
+            }
+        }
     }
 
     #[test]

@@ -249,6 +249,11 @@ impl Broker {
         self.ready.subscribe()
     }
 
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// What recovery found, one report a partition.
     pub fn recovery(&self) -> &[RecoveryReport] {
         &self.recovery

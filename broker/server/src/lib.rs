@@ -39,6 +39,8 @@ mod descriptors;
 mod durable;
 mod error;
 mod fetch_sessions;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod group;
 mod handlers;
 mod housekeeping;

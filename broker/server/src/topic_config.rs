@@ -417,6 +417,32 @@ pub(crate) fn check_together(overrides: &Overrides) -> Result<(), String> {
     }
 }
 
+/// Checks settings of `__consumer_offsets`, which passed [`check`]. Apache Kafka allows any, and then loses groups by them.
+///
+/// # Errors
+/// The sentence to answer with `INVALID_CONFIG`.
+pub(crate) fn check_offsets_topic(config: &Config, overrides: &Overrides) -> Result<(), String> {
+    let settings = Settings { config, overrides };
+    if !settings.cleanup("compact") || settings.cleanup("delete") {
+        return Err(
+            "cleanup.policy of __consumer_offsets must be compact, and named where all settings are replaced: \
+             committed offsets and groups would be lost by age"
+                .to_owned(),
+        );
+    }
+    let (bytes, least) = (
+        settings.size("max.message.bytes"),
+        config.max_message_bytes.as_u64(),
+    );
+    if bytes < least {
+        return Err(format!(
+            "max.message.bytes of __consumer_offsets ({bytes}) must not be below the broker's \
+             max_message_bytes ({least}): commits and assignments would be refused"
+        ));
+    }
+    Ok(())
+}
+
 /// A topic's settings ready for use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TopicConfig {
@@ -587,6 +613,38 @@ mod tests {
         assert_eq!(check_together(&lags("5", "5")), Ok(()));
         let error = check_together(&lags("6", "5")).unwrap_err();
         assert!(error.contains("min.compaction.lag.ms (6)"), "{error}");
+    }
+
+    #[test]
+    fn settings_that_would_lose_groups_are_refused_of_their_topic() {
+        let config = Config::default();
+        let checked = |pairs: &[(&str, &str)]| {
+            let pairs = pairs.iter();
+            let overrides = pairs.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            check_offsets_topic(&config, &overrides.collect())
+        };
+        let compact = ("cleanup.policy", "compact");
+        assert_eq!(checked(&[compact]), Ok(()));
+        assert_eq!(checked(&[compact, ("retention.ms", "1")]), Ok(()));
+        assert_eq!(
+            checked(&[compact, ("max.message.bytes", "8000000")]),
+            Ok(())
+        );
+        for (refused, part) in [
+            (vec![], "must be compact"),
+            (vec![("cleanup.policy", "delete")], "must be compact"),
+            (
+                vec![("cleanup.policy", "compact,delete")],
+                "must be compact",
+            ),
+            (
+                vec![compact, ("max.message.bytes", "1000")],
+                "(1000) must not be below",
+            ),
+        ] {
+            let error = checked(&refused).unwrap_err();
+            assert!(error.contains(part), "{refused:?}: {error}");
+        }
     }
 
     #[test]

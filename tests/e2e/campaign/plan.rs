@@ -5,6 +5,7 @@ use std::time::Duration;
 use test_support::{Fault, TransactionEnd};
 
 use crate::kills::STEPS;
+use crate::rng::Rng;
 
 /// What strikes in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -226,7 +227,11 @@ impl Plan {
         for number in 0..STEPS_PER_SEED {
             let slow = rng.chance(40);
             let fits = |kind: Kind| (on_hdfs || !kind.needs_hdfs()) && (slow || !kind.is_slow());
-            let kind = if number == 0 { first } else { rng.kind(fits) };
+            let kind = if number == 0 {
+                first
+            } else {
+                any_kind(&mut rng, fits)
+            };
             let mut step = step(&mut rng, kind, number, on_hdfs);
             // Mostly the same job, which takes over what a dead run left; `engine` may differ.
             if let Some(last) = steps.last().filter(|last| last.padding == step.padding)
@@ -261,7 +266,7 @@ fn step(rng: &mut Rng, kind: Kind, number: usize, on_hdfs: bool) -> Step {
                 && !other.is_slow()
                 && other != Kind::Retention
         };
-        kinds.push(rng.kind(fits));
+        kinds.push(any_kind(rng, fits));
     }
     let has = |kind: Kind| kinds.contains(&kind);
     let loads = if has(Kind::LoadsAtOnce) {
@@ -414,33 +419,7 @@ fn tuning(rng: &mut Rng, bulk: bool) -> Tuning {
     }
 }
 
-/// The generator `SplitMix64`: the same numbers on every machine.
-#[derive(Debug)]
-struct Rng(u64);
-
-impl Rng {
-    const fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    const fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    const fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[usize::try_from(self.below(of.len() as u64)).unwrap()]
-    }
-
-    fn kind(&mut self, fits: impl Fn(Kind) -> bool) -> Kind {
-        let fitting: Vec<Kind> = KINDS.into_iter().filter(|kind| fits(*kind)).collect();
-        self.pick(&fitting)
-    }
+fn any_kind(rng: &mut Rng, fits: impl Fn(Kind) -> bool) -> Kind {
+    let fitting: Vec<Kind> = KINDS.into_iter().filter(|kind| fits(*kind)).collect();
+    rng.pick(&fitting)
 }

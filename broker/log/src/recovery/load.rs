@@ -263,7 +263,7 @@ impl Loading {
         let window = if begin == 0 { WALK_WINDOW } else { TAIL_WINDOW };
         let mut walk = HeaderWalk::new(&*file, begin, len, window);
         loop {
-            match walk.next() {
+            match walk.next().and_then(|next| self.within_reach(next)) {
                 Ok(None) => break,
                 Err(Stop::Bad(_)) if first.is_some() => return Ok(false),
                 Ok(Some((position, header))) => {
@@ -303,6 +303,24 @@ impl Loading {
         Ok(true)
     }
 
+    /// Refuses a batch that ends further behind the start of the segment than any is appended to it. Its checksum does not
+    /// cover its offset, and a log that ended there would take no more.
+    fn within_reach(
+        &self,
+        next: Option<(u64, BatchHeader)>,
+    ) -> Result<Option<(u64, BatchHeader)>, Stop> {
+        if let Some((position, header)) = &next {
+            let (first, last) = (self.found.base_offset, header.last_offset());
+            if last.saturating_sub(first) > i64::from(i32::MAX) {
+                let position = *position;
+                let reason =
+                    format!("it ends at offset {last}, too far from {first}, the segment's first");
+                return Err(Stop::Bad(BadBatch { position, reason }));
+            }
+        }
+        Ok(next)
+    }
+
     /// The first index entry behind a damaged place that points to a batch.
     fn resync(&mut self, position: u64) -> Option<OffsetEntry> {
         let behind = self.offsets.entries.iter().enumerate();
@@ -319,7 +337,7 @@ impl Loading {
         let (start, len) = (self.state.size, self.found.len);
         let mut walk = CheckedWalk::new(&*file, start, len);
         self.bad = loop {
-            match walk.next() {
+            match walk.next().and_then(|next| self.within_reach(next)) {
                 Ok(None) => break None,
                 Ok(Some((position, header))) => {
                     if header.base_offset < self.state.end_offset {

@@ -1,6 +1,7 @@
 //! Tests that need a directory: appends and reads, recovery, the directory, a model.
 
 mod compaction;
+mod damage;
 mod dir;
 mod flush_policy;
 mod log;

@@ -88,7 +88,9 @@ impl RecordBatch {
     pub fn records(&self, max_decompressed_bytes: usize) -> Result<Records> {
         let payload = self.bytes.slice(BatchHeader::LEN.min(self.bytes.len())..);
         let compression = self.header.compression()?;
-        let payload = if compression == Compression::None {
+        // A batch that compaction has emptied may still name the codec that it had.
+        let emptied = payload.is_empty() && self.header.records_count == 0;
+        let payload = if compression == Compression::None || emptied {
             payload
         } else {
             decompress(compression, &payload, max_decompressed_bytes)?.into()

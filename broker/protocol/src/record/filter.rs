@@ -14,7 +14,8 @@ use crate::primitives::{put_varint, put_varlong};
 
 /// Makes the batch anew with those records for which `keep` says so, by their order, in the codec it had. With
 /// `delete_horizon_ms` it gets that horizon, unless it has one already. `header` and `records` are those of one batch;
-/// records beyond the end of `keep` go.
+/// records beyond the end of `keep` go. With none kept it is [`without_records`]: no codec writes nothing, and readers
+/// refuse what says otherwise.
 ///
 /// # Errors
 /// A malformed record, an unknown codec, or a batch of more than 2 GiB.
@@ -40,12 +41,15 @@ pub fn retain_records(
             count += 1;
         }
     }
+    if count == 0 {
+        return without_records(header);
+    }
     let header = BatchHeader {
         attributes: header.attributes | horizon.map_or(0, |_| DELETE_HORIZON),
         base_timestamp: base_timestamp.unwrap_or(header.max_timestamp),
         max_timestamp: match header.timestamp_type() {
-            TimestampType::CreateTime if count > 0 => max_timestamp,
-            TimestampType::CreateTime | TimestampType::LogAppendTime => header.max_timestamp,
+            TimestampType::CreateTime => max_timestamp,
+            TimestampType::LogAppendTime => header.max_timestamp,
         },
         records_count: count,
         ..header.clone()
@@ -242,5 +246,30 @@ mod tests {
         assert_eq!(after.header().compression().unwrap(), Compression::None);
         assert!(after.records(10).unwrap().is_empty());
         assert_eq!(after.records(10).unwrap().iter().count(), 0);
+    }
+
+    #[test]
+    fn a_batch_of_which_nothing_is_kept_can_be_read_in_every_codec() {
+        for compression in Compression::ALL {
+            let before = batch(compression);
+            let records = before.records(1 << 20).unwrap();
+            let bytes = retain_records(before.header(), &records, &[false; 3], Some(9)).unwrap();
+            let after = reparse(bytes.clone());
+            assert!(after.records(10).unwrap().is_empty(), "{compression}");
+            assert_eq!(bytes, without_records(before.header()).unwrap());
+        }
+    }
+
+    #[test]
+    fn an_emptied_batch_that_still_names_its_codec_has_no_records() {
+        let mut bytes = without_records(batch(Compression::None).header())
+            .unwrap()
+            .to_vec();
+        for compression in Compression::ALL {
+            bytes[22] = compression.code();
+            let emptied = RecordBatch::parse(bytes.clone().into()).unwrap();
+            let records = emptied.records(10).unwrap();
+            assert_eq!(records.iter().count(), 0, "{compression}");
+        }
     }
 }

@@ -23,7 +23,7 @@ use tracing::warn;
 
 use super::{
     config::Config,
-    journal::OffsetsTopic,
+    journal::{OffsetsTopic, Owed},
     member::{Answer, own},
     offsets::Offsets,
     records::{Committed, Entry, StoredGroup},
@@ -31,6 +31,9 @@ use super::{
     state::{At, Described, Group, State, refused_join, refused_sync},
 };
 use crate::{clock::Clock, pool::Pool, topics::Topics};
+
+#[cfg(test)]
+mod tests;
 
 /// The coordinator of all groups.
 #[derive(Debug)]
@@ -41,6 +44,8 @@ pub(crate) struct Coordinator {
     tasks: TaskTracker,
     topic: Arc<OffsetsTopic>,
     loaded: AtomicBool,
+    /// Topics deleted before the groups had been read; held while that ends.
+    gone: Mutex<BTreeSet<String>>,
     stop: CancellationToken,
     groups: RwLock<HashMap<ByteString, Arc<Cell>>>,
 }
@@ -58,6 +63,8 @@ struct Inner {
     group: Group,
     /// Whether its timer runs.
     timed: bool,
+    /// The flush that its last record owes.
+    owed: Option<Owed>,
 }
 
 impl Cell {
@@ -66,6 +73,7 @@ impl Cell {
             inner: Mutex::new(Inner {
                 group,
                 timed: false,
+                owed: None,
             }),
             sooner: Notify::new(),
         })
@@ -94,6 +102,7 @@ impl Coordinator {
             tasks,
             topic: Arc::new(topic),
             loaded: AtomicBool::new(false),
+            gone: Mutex::default(),
             stop: CancellationToken::new(),
             groups: RwLock::default(),
         }
@@ -129,7 +138,11 @@ impl Coordinator {
             }
         });
         let (now, wall_ms) = (Instant::now(), self.clock.now_ms());
+        // Of topics that were deleted by a broker that ended before it had forgotten them.
+        let mut unknown = BTreeSet::new();
         for (id, (stored, offsets)) in found {
+            let topics = offsets.topics().map(|(name, _)| name);
+            unknown.extend(topics.filter(|name| !self.topic.knows(name)).cloned());
             let mut group = match stored {
                 Some(stored) => Group::restored(id.clone(), stored, now),
                 None => Group::new(id.clone(), wall_ms),
@@ -140,6 +153,14 @@ impl Coordinator {
                 self.arm(&cell);
                 self.write_groups().insert(id, cell);
             }
+        }
+        let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        for topic in gone
+            .iter()
+            .map(String::as_str)
+            .chain(unknown.iter().map(|name| &**name))
+        {
+            self.forget_loaded(topic);
         }
         self.loaded.store(true, Ordering::Release);
     }
@@ -216,7 +237,32 @@ impl Coordinator {
             config: self.config(),
             journal: &journal,
         };
-        transition(&mut inner.group, &at)
+        let changed = transition(&mut inner.group, &at);
+        if let Some(owed) = journal.into_owed() {
+            inner.owed = Some(owed);
+        }
+        changed
+    }
+
+    /// Waits for the flush that a group's records owe (`flush.messages`, or a topic that shows only what is flushed).
+    /// Dropping it is safe: a flush that has begun ends by itself.
+    async fn settle(&self, cell: &Cell) -> Result<(), ErrorCode> {
+        let owed = cell.lock().owed.clone();
+        let Some(owed) = owed else { return Ok(()) };
+        let monotonic = self.clock.monotonic();
+        let flushed = owed
+            .partition
+            .flush_to(&self.pool, owed.end_offset, monotonic);
+        flushed.await.map_err(|error| {
+            let partition = owed.partition.id();
+            warn!(%partition, error = error.message(), "group state not flushed");
+            ErrorCode::CoordinatorNotAvailable
+        })?;
+        let mut inner = cell.lock();
+        inner
+            .owed
+            .take_if(|later| later.end_offset == owed.end_offset);
+        Ok(())
     }
 
     /// Makes sure that the group's timer runs, and looks at its deadlines anew.
@@ -304,6 +350,7 @@ impl Coordinator {
             () = self.stop.cancelled() => Err(ErrorCode::CoordinatorNotAvailable),
         };
         leaving.answered = true;
+        self.settle(cell).await?;
         response
     }
 
@@ -362,7 +409,8 @@ impl Coordinator {
         self.change(&cell, |group, at| {
             group.check_commit(caller, at)?;
             group.commit(offsets, at)
-        })
+        })?;
+        self.settle(&cell).await
     }
 
     /// Looks at a group; `None` if there is none.
@@ -403,12 +451,12 @@ impl Coordinator {
     ///
     /// # Errors
     /// No such group, it has members, or it could not be written.
-    pub(crate) fn delete(&self, group: &str) -> Result<(), ErrorCode> {
+    pub(crate) async fn delete(&self, group: &str) -> Result<(), ErrorCode> {
         self.check_ready()?;
         let cell = self.find(group).ok_or(ErrorCode::GroupIdNotFound)?;
         self.change(&cell, Group::delete)?;
         self.drop_dead(group, &cell);
-        Ok(())
+        self.settle(&cell).await
     }
 
     /// The topics whose offsets a group may not lose now.
@@ -427,18 +475,29 @@ impl Coordinator {
     ///
     /// # Errors
     /// No such group, or it could not be written.
-    pub(crate) fn delete_offsets(
+    pub(crate) async fn delete_offsets(
         &self,
         group: &str,
         offsets: &[(ByteString, i32)],
     ) -> Result<(), ErrorCode> {
         self.check_ready()?;
         let cell = self.find(group).ok_or(ErrorCode::GroupIdNotFound)?;
-        self.change(&cell, |group, at| group.delete_offsets(offsets, at))
+        self.change(&cell, |group, at| group.delete_offsets(offsets, at))?;
+        self.settle(&cell).await
     }
 
-    /// Forgets all groups' offsets of a topic that has been deleted.
+    /// Forgets all groups' offsets of a topic that has been deleted; while groups are being read, at the end of that.
     pub(crate) fn forget_topic(&self, topic: &str) {
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_loaded() {
+            drop(gone);
+            self.forget_loaded(topic);
+        } else {
+            gone.insert(topic.to_owned());
+        }
+    }
+
+    fn forget_loaded(&self, topic: &str) {
         self.for_each("offsets of a deleted topic not forgotten", |group, at| {
             group.forget_topic(topic, at)
         });

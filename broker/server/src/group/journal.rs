@@ -3,7 +3,10 @@
 //!
 //! It is an ordinary compacted topic, in Apache Kafka's record format, made at the first need.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    cell::RefCell,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use broker_log::{PartitionReader, ReadLimits};
 use broker_protocol::{
@@ -51,11 +54,20 @@ impl OffsetsTopic {
 
     /// Where a group is written.
     pub(crate) fn of_group(&self, group: ByteString) -> GroupJournal<'_> {
-        GroupJournal { topic: self, group }
+        GroupJournal {
+            topic: self,
+            group,
+            owed: RefCell::default(),
+        }
     }
 
     fn existing(&self) -> Option<Arc<Topic>> {
         self.topics.get(TOPIC)
+    }
+
+    /// Whether there is a topic of this name.
+    pub(crate) fn knows(&self, topic: &str) -> bool {
+        self.topics.get(topic).is_some()
     }
 
     pub(crate) fn is_there(&self) -> bool {
@@ -145,7 +157,18 @@ fn read_partition(
 pub(crate) struct GroupJournal<'a> {
     topic: &'a OffsetsTopic,
     group: ByteString,
+    owed: RefCell<Option<Owed>>,
 }
+
+/// A flush that is to come before an answer says that something is written: up to where, of which partition.
+#[derive(Debug, Clone)]
+pub(crate) struct Owed {
+    pub(crate) partition: Arc<Partition>,
+    pub(crate) end_offset: i64,
+}
+
+/// Bytes of a batch and its one record that are neither key nor value, at most.
+const BATCH_OVERHEAD: usize = 100;
 
 impl GroupJournal<'_> {
     fn partition(&self) -> Result<Arc<Partition>, ErrorCode> {
@@ -155,6 +178,11 @@ impl GroupJournal<'_> {
         let index = java_hash(&self.group) & i32::MAX;
         let index = index.checked_rem(count).unwrap_or(0);
         topic.partition(index).cloned()
+    }
+
+    /// The flush that what was written owes, if any.
+    pub(crate) fn into_owed(self) -> Option<Owed> {
+        self.owed.into_inner()
     }
 }
 
@@ -174,8 +202,9 @@ impl Journal for GroupJournal<'_> {
             wall_ms: now_ms,
             monotonic: self.topic.clock.monotonic(),
         };
-        let appended = self.partition()?.append_one(batch, now);
-        appended.map(|_| ()).map_err(|error| {
+        let partition = self.partition()?;
+        // As with acks=all: where only what is flushed counts, this does too.
+        let placed = partition.append_one(batch, now).map_err(|error| {
             warn!(group = %self.group, error = error.message(), "group state not written");
             let too_large = [ErrorCode::MessageTooLarge, ErrorCode::RecordListTooLarge];
             if too_large.contains(&error.error_code()) {
@@ -184,6 +213,21 @@ impl Journal for GroupJournal<'_> {
                 // Clients look for the coordinator again, and retry.
                 ErrorCode::CoordinatorNotAvailable
             }
+        })?;
+        if placed.owes_flush || placed.hidden {
+            self.owed.replace(Some(Owed {
+                end_offset: placed.appended.end_offset,
+                partition,
+            }));
+        }
+        Ok(())
+    }
+
+    fn max_record_bytes(&self) -> usize {
+        let topic = self.topic.existing();
+        topic.map_or(usize::MAX, |topic| {
+            let largest = topic.config.log().max_batch_bytes;
+            largest.saturating_sub(BATCH_OVERHEAD)
         })
     }
 }

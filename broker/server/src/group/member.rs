@@ -51,6 +51,15 @@ impl Profile {
         found.map_or_else(Bytes::new, |(_, metadata)| metadata.clone())
     }
 
+    /// Bytes that it takes in a stored group at least: without an assignment, with the shortest of its metadata.
+    pub(crate) fn least_stored_bytes(&self, member_id: &str) -> usize {
+        let metadata = self.protocols.iter().map(|(_, metadata)| metadata.len());
+        let instance_id = self.instance_id.as_ref().map_or(0, |name| name.len());
+        let texts = member_id.len() + instance_id + self.client_id.len() + self.client_host.len();
+        // Four lengths of texts, two of bytes, two timeouts.
+        texts + metadata.min().unwrap_or(0) + 4 * 2 + 2 * 4 + 2 * 4
+    }
+
     /// Whether it knows a protocol.
     pub(crate) fn knows(&self, protocol: &str) -> bool {
         self.protocols.iter().any(|(name, _)| **name == *protocol)

@@ -17,6 +17,13 @@
 
 mod config;
 mod coordinator;
+#[cfg(any(test, fuzzing))]
+#[expect(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a rule that is broken must be seen"
+)]
+pub(crate) mod fuzzing;
 mod journal;
 mod member;
 mod offsets;

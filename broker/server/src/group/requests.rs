@@ -79,6 +79,13 @@ impl Group {
         if join.protocol_type.is_empty() || join.profile.protocols.is_empty() || !self.fits(&join) {
             return Err(ErrorCode::InconsistentGroupProtocol);
         }
+        if !self.has_room(&join.member_id, &join.profile, at) {
+            tracing::warn!(
+                group = %self.id, client = %join.profile.client_id,
+                "member refused: the group would not fit a record of __consumer_offsets; raise its max.message.bytes"
+            );
+            return Err(ErrorCode::GroupMaxSizeReached);
+        }
         if join.member_id.is_empty() {
             self.admit_new(join, at)
         } else {
@@ -147,7 +154,12 @@ impl Group {
         if answer_again {
             return Ok(Admission::Answered(self.joined(&member_id, false)));
         }
-        member.profile = join.profile;
+        // A static member keeps its name, whoever asks with its id alone.
+        let instance_id = member.profile.instance_id.take();
+        member.profile = Profile {
+            instance_id,
+            ..join.profile
+        };
         if let Some(earlier) = member.joining.take() {
             // The same member asks twice at once: the later request is the one it waits for.
             let code = ErrorCode::RebalanceInProgress;

@@ -42,6 +42,9 @@ pub(crate) trait Journal {
     /// # Errors
     /// The code for the client.
     fn write(&self, records: &[(Key, Option<Bytes>)]) -> Result<(), ErrorCode>;
+
+    /// Bytes that key and value of one record may have.
+    fn max_record_bytes(&self) -> usize;
 }
 
 /// What a transition may use: both clocks, the limits, the journal.
@@ -300,6 +303,16 @@ impl Group {
         };
     }
 
+    /// Static members only, and none is here: waits for one, or for their sessions to end. Nothing else can change it, so
+    /// that a time to join of 0 would have the timer spin.
+    fn wait_for_static_members(&mut self, at: &At<'_>) {
+        self.prepare(at);
+        let sessions = self.members.values().filter_map(Member::expires).min();
+        if let State::PreparingRebalance { deadline, .. } = &mut self.state {
+            *deadline = sessions.map_or(*deadline, |first| first.max(*deadline));
+        }
+    }
+
     /// The longest that any member may need.
     fn rebalance_timeout(&self) -> Duration {
         let timeouts = self
@@ -347,8 +360,7 @@ impl Group {
         let missing = |member: &Member| member.joining.is_none();
         self.remove_where(|member| missing(member) && member.profile.instance_id.is_none());
         if !self.members.is_empty() && self.members.values().all(missing) {
-            // Static members only, and none is here: wait for one, or for their sessions to end.
-            self.prepare(at);
+            self.wait_for_static_members(at);
             return;
         }
         self.generation = self.generation.checked_add(1).unwrap_or(1);
@@ -456,7 +468,7 @@ impl Group {
     /// Writes the generation down.
     ///
     /// # Errors
-    /// From the journal.
+    /// From the journal; `UNKNOWN_SERVER_ERROR` if it is too large, as Kafka says it.
     pub(super) fn store(&mut self, at: &At<'_>) -> Result<(), ErrorCode> {
         let millis = |time: Duration| i32::try_from(time.as_millis()).unwrap_or(i32::MAX);
         let protocol = self.protocol.as_deref().unwrap_or_default();
@@ -481,9 +493,30 @@ impl Group {
         let key = Key::Group {
             group: self.id.clone(),
         };
-        at.journal.write(&[(key, Some(stored.encode()))])?;
+        let written = at.journal.write(&[(key, Some(stored.encode()))]);
+        written.map_err(|code| {
+            if code == ErrorCode::InvalidCommitOffsetSize {
+                ErrorCode::UnknownServerError
+            } else {
+                code
+            }
+        })?;
         self.stored = true;
         Ok(())
+    }
+
+    /// Whether the generation could be written down with this member in it, assignments aside; with whichever protocol
+    /// is chosen.
+    pub(super) fn has_room(&self, member_id: &str, profile: &Profile, at: &At<'_>) -> bool {
+        let replaced = |id: &str, member: &Member| {
+            let instance_id = &member.profile.instance_id;
+            id == member_id || (instance_id.is_some() && *instance_id == profile.instance_id)
+        };
+        let others = self.members.iter();
+        let others = others.filter(|(id, member)| !replaced(id, member));
+        let others = others.map(|(id, member)| member.profile.least_stored_bytes(id));
+        let all: usize = others.sum::<usize>() + profile.least_stored_bytes(member_id);
+        all + self.id.len() <= at.journal.max_record_bytes()
     }
 }
 

@@ -21,10 +21,20 @@ type Joined = oneshot::Receiver<JoinGroupResponse>;
 type Synced = oneshot::Receiver<SyncGroupResponse>;
 
 /// Remembers what was written, or refuses it.
-#[derive(Default)]
 struct Notebook {
     written: RefCell<Vec<Entry>>,
     refuses: RefCell<Option<ErrorCode>>,
+    limit: RefCell<usize>,
+}
+
+impl Default for Notebook {
+    fn default() -> Self {
+        Self {
+            written: RefCell::default(),
+            refuses: RefCell::default(),
+            limit: RefCell::new(1_000_000),
+        }
+    }
 }
 
 impl Journal for Notebook {
@@ -37,6 +47,10 @@ impl Journal for Notebook {
             .map(|(key, value)| decode(Some(&key.encode()), value.as_deref()).unwrap());
         self.written.borrow_mut().extend(entries);
         Ok(())
+    }
+
+    fn max_record_bytes(&self) -> usize {
+        *self.limit.borrow()
     }
 }
 
@@ -395,6 +409,28 @@ fn an_assignment_that_cannot_be_written_is_not_given_out() {
 }
 
 #[test]
+fn a_generation_too_large_for_the_journal_is_refused_and_the_group_stays() {
+    let (mut bench, leader) = Bench::stable();
+    *bench.notebook.limit.borrow_mut() = 300;
+    let mut large = new_member();
+    large.profile.protocols[0].1 = Bytes::from(vec![0; 300]);
+    let mut refused = bench.join(large);
+    let full = code(ErrorCode::GroupMaxSizeReached);
+    assert_eq!(told(&mut refused).error_code, full);
+    assert_eq!(bench.state(), "Stable", "nobody else hears of it");
+    let mut second = bench.join(new_member());
+    assert!(waits(&mut second), "a small one has its place");
+    let mut first = bench.join(again(&leader));
+    assert_eq!(told(&mut first).members.len(), 2);
+    // With the assignments it is too large.
+    *bench.notebook.refuses.borrow_mut() = Some(ErrorCode::InvalidCommitOffsetSize);
+    let mut synced = bench.sync(&leader, 2, &[(&leader, "all")]);
+    let response = synced.try_recv().unwrap();
+    assert_eq!(response.error_code, code(ErrorCode::UnknownServerError));
+    assert_eq!(bench.state(), "PreparingRebalance");
+}
+
+#[test]
 fn old_generations_and_strangers_are_told_so() {
     let (mut bench, leader) = Bench::stable();
     assert_eq!(
@@ -456,6 +492,46 @@ fn a_static_member_comes_back_without_a_rebalance_and_its_former_self_is_fenced(
     let mut joined = bench.join(older_client);
     let again = told(&mut joined);
     assert_eq!((&again.leader, again.members.len()), (&back.member_id, 0));
+}
+
+#[test]
+fn a_static_member_that_joins_again_by_its_id_alone_keeps_its_name() {
+    let mut bench = Bench::new();
+    let mut joined = bench.join(instance("one"));
+    let old = told(&mut joined).member_id;
+    let mut nameless = bench.join(again(&old));
+    // The same protocols while the generation is being completed: the answer again.
+    assert_eq!(told(&mut nameless).error_code, 0);
+    let mut changed = again(&old);
+    changed.profile.protocols[0].1 = subscription("payments");
+    let mut changed = bench.join(changed);
+    assert_eq!(told(&mut changed).generation_id, 2);
+    assert_eq!(bench.leave(&old), ErrorCode::None);
+    let mut joined = bench.join(instance("one"));
+    let response = told(&mut joined);
+    assert_eq!(response.error_code, 0, "the name is free again");
+    assert_ne!(response.member_id, old);
+}
+
+#[test]
+fn static_members_without_time_to_join_are_waited_for_until_their_session_ends() {
+    let mut bench = Bench::new();
+    // The rebalance waits for one that has only its id, until the static one has left in the middle of its join.
+    drop(bench.join(Join {
+        needs_id: true,
+        ..new_member()
+    }));
+    let mut join = instance("one");
+    join.profile.rebalance_timeout = Duration::ZERO;
+    drop(bench.join(join));
+    bench.with(Group::abandon);
+    let mut dues = 0;
+    while let Some(due) = bench.group.next_deadline().filter(|_| dues < 20) {
+        bench.pass(due.saturating_duration_since(bench.now));
+        dues += 1;
+    }
+    assert!(dues < 20, "the timer spins: {:?}", bench.group);
+    assert_eq!(bench.state(), "Empty");
 }
 
 #[test]

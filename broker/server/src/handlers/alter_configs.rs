@@ -1,8 +1,8 @@
 //! `AlterConfigs` 0–2: all settings of a topic at once; what is not named goes back to its default.
 //!
-//! A change is durable before it shows, and holds for what is appended afterwards. Deviation from Apache Kafka:
+//! A change is durable before it shows, and holds for what is appended afterwards. Deviations from Apache Kafka:
 //! settings of a broker are not changed on the wire but in its configuration file, and say so; loggers, groups and
-//! client metrics have none.
+//! client metrics have none; `__consumer_offsets` gets none that would lose groups (`INVALID_CONFIG`).
 
 use std::{
     collections::{HashMap, HashSet},
@@ -25,7 +25,7 @@ use crate::{
     config::Config,
     pool::Failed,
     topic_config::{self, Overrides},
-    topics::ChangeError,
+    topics::{CONSUMER_OFFSETS, ChangeError},
 };
 
 /// A code and its sentence.
@@ -151,11 +151,16 @@ pub(super) async fn change(
     let name = TopicName::try_from(target.name.clone())
         .map_err(|error| (ErrorCode::InvalidTopicException, error.to_string()))?;
     let (broker, validate_only) = (Arc::clone(context.broker), target.validate_only);
+    let holds_offsets = name.as_str() == CONSUMER_OFFSETS;
     let change = move || {
         let edit = |overrides: &Overrides| {
             let edited = edit(&broker.config, overrides).and_then(|edited| {
-                topic_config::check_together(&edited)
-                    .map_err(|message| (ErrorCode::InvalidConfig, message))?;
+                let mut checked = topic_config::check_together(&edited);
+                if holds_offsets {
+                    checked = checked
+                        .and_then(|()| topic_config::check_offsets_topic(&broker.config, &edited));
+                }
+                checked.map_err(|message| (ErrorCode::InvalidConfig, message))?;
                 Ok(edited)
             });
             edited.map_err(|(code, message)| ChangeError::Setting { code, message })

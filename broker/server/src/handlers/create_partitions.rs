@@ -60,6 +60,11 @@ async fn grow(
         .topics
         .check_grow(&topic.name, total)
         .map_err(refused)?;
+    if current.is_internal() {
+        let message =
+            "the broker's own topics do not grow: groups would be looked for in other partitions";
+        return Err((ErrorCode::InvalidPartitions, message.to_owned()));
+    }
     if let Some(assignments) = &topic.assignments {
         let node_id = context.broker.config.node_id;
         let fits = assignments.len() == total - current.partitions.len()

@@ -1,7 +1,8 @@
 //! `CreateTopics` 2–7.
 //!
 //! One broker: a replication factor of 1 or "the default" only, and assignments that name this broker only.
-//! Deviation from Apache Kafka: settings that this broker would not keep are refused (see `topic_config`).
+//! Deviation from Apache Kafka: settings that this broker would not keep are refused (see `topic_config`), and those of
+//! `__consumer_offsets` that would lose groups.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -18,6 +19,7 @@ use crate::{
     broker::Shared,
     pool::Failed,
     topic_config::{self, Overrides},
+    topics::CONSUMER_OFFSETS,
 };
 
 /// A code and its sentence.
@@ -74,8 +76,12 @@ async fn create(
         let value = config.value.as_deref().unwrap_or_default();
         overrides.insert(config.name.to_string(), value.to_owned());
     }
-    topic_config::check_together(&overrides)
-        .map_err(|message| (ErrorCode::InvalidConfig, message))?;
+    let mut checked = topic_config::check_together(&overrides);
+    if name.as_str() == CONSUMER_OFFSETS {
+        let config = &context.broker.config;
+        checked = checked.and_then(|()| topic_config::check_offsets_topic(config, &overrides));
+    }
+    checked.map_err(|message| (ErrorCode::InvalidConfig, message))?;
     let broker = Arc::clone(context.broker);
     let configs = describe(&broker, &overrides);
     let change = move || {

@@ -7,16 +7,20 @@ use broker_protocol::{
 
 use super::Context;
 
-pub(super) fn handle(context: &Context<'_>, request: DeleteGroupsRequest) -> DeleteGroupsResponse {
-    let results = request.groups_names.into_iter().map(|group_id| {
-        let deleted = context.broker.groups.delete(&group_id);
-        DeletableGroupResult {
+pub(super) async fn handle(
+    context: &Context<'_>,
+    request: DeleteGroupsRequest,
+) -> DeleteGroupsResponse {
+    let mut results = Vec::with_capacity(request.groups_names.len());
+    for group_id in request.groups_names {
+        let deleted = context.broker.groups.delete(&group_id).await;
+        results.push(DeletableGroupResult {
             error_code: deleted.err().unwrap_or(ErrorCode::None).code(),
             group_id,
-        }
-    });
+        });
+    }
     DeleteGroupsResponse {
-        results: results.collect(),
+        results,
         ..DeleteGroupsResponse::default()
     }
 }

@@ -1,4 +1,6 @@
 //! `DeleteRecords` 0–2: moves the start of a log up to an offset, −1 for all there is.
+//!
+//! Not of the broker's own topics, which would lose groups, as in Apache Kafka.
 
 use std::sync::Arc;
 
@@ -55,10 +57,12 @@ async fn delete(
     topic: &str,
     wanted: &DeleteRecordsPartition,
 ) -> Result<i64, ErrorCode> {
-    let partition = context
-        .broker
-        .topics
-        .partition(topic, wanted.partition_index)?;
+    let topic = context.broker.topics.get(topic);
+    let topic = topic.ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    if topic.is_internal() {
+        return Err(ErrorCode::InvalidTopicException);
+    }
+    let partition = Arc::clone(topic.partition(wanted.partition_index)?);
     let offset = wanted.offset;
     if offset < ALL {
         return Err(ErrorCode::OffsetOutOfRange);

@@ -2,7 +2,9 @@
 //!
 //! From version 4 on a new member without a static name is first told its id (KIP-394). Deviations from Apache Kafka:
 //! a client that leaves while it waits gives up its place in the rebalance (Kafka counts it as joined); a member's
-//! protocols are bounded (`groups.max_member_bytes`), and so are the groups (`POLICY_VIOLATION`).
+//! protocols are bounded (`groups.max_member_bytes`), and so are the groups (`POLICY_VIOLATION`); a member with which its
+//! group would not fit a record of `__consumer_offsets` is refused (`GROUP_MAX_SIZE_REACHED`; Kafka refuses all members,
+//! at their sync).
 
 use std::time::Duration;
 

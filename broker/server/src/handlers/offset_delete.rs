@@ -10,7 +10,10 @@ use broker_protocol::{
 
 use super::Context;
 
-pub(super) fn handle(context: &Context<'_>, request: OffsetDeleteRequest) -> OffsetDeleteResponse {
+pub(super) async fn handle(
+    context: &Context<'_>,
+    request: OffsetDeleteRequest,
+) -> OffsetDeleteResponse {
     let refuse = |code: ErrorCode| OffsetDeleteResponse {
         error_code: code.code(),
         ..OffsetDeleteResponse::default()
@@ -47,7 +50,7 @@ pub(super) fn handle(context: &Context<'_>, request: OffsetDeleteRequest) -> Off
             name: topic.name,
         });
     }
-    match groups.delete_offsets(&request.group_id, &offsets) {
+    match groups.delete_offsets(&request.group_id, &offsets).await {
         Ok(()) => OffsetDeleteResponse {
             topics,
             ..OffsetDeleteResponse::default()

@@ -1,4 +1,7 @@
 //! `SyncGroup` 0–5: a member's part of the assignment, which the leader hands in.
+//!
+//! As in Apache Kafka one that does not fit a record of `__consumer_offsets` fails for all members with
+//! `UNKNOWN_SERVER_ERROR`, and the group begins a new generation.
 
 use broker_protocol::{
     ErrorCode,

@@ -1,8 +1,10 @@
 //! Settings of topics changed while the broker runs.
 
 use broker_protocol::messages::{
-    AlterConfigsRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest,
+    AlterConfigsRequest, CreateTopicsRequest, DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
     alter_configs::{AlterConfigsResource, AlterableConfig},
+    create_topics::{CreatableTopic, CreatableTopicConfig},
     describe_configs::DescribeConfigsResource,
     incremental_alter_configs as incremental,
 };
@@ -311,4 +313,68 @@ async fn a_change_that_cannot_be_written_does_not_show() {
         FROM_DEFAULT
     );
     wire.append("orders", 0, batch(&[&"x".repeat(200)])).await;
+}
+
+#[tokio::test]
+async fn settings_that_would_lose_groups_are_refused_of_their_topic() {
+    const TOPIC_OF_GROUPS: &str = "__consumer_offsets";
+    let broker = TestBroker::start().await;
+    let mut wire = broker.connect().await;
+    for policy in ["delete", "compact"] {
+        let request = CreateTopicsRequest {
+            topics: vec![CreatableTopic {
+                name: TOPIC_OF_GROUPS.into(),
+                num_partitions: 2,
+                replication_factor: 1,
+                configs: vec![CreatableTopicConfig {
+                    name: "cleanup.policy".into(),
+                    value: Some(policy.into()),
+                }],
+                ..CreatableTopic::default()
+            }],
+            ..CreateTopicsRequest::default()
+        };
+        let created = &wire.call(&request, 7).await.topics[0];
+        let expected = if policy == "delete" {
+            "INVALID_CONFIG"
+        } else {
+            "NONE"
+        };
+        assert_eq!(
+            name(created.error_code),
+            expected,
+            "{:?}",
+            created.error_message
+        );
+    }
+    for refused in [
+        ("cleanup.policy", SET, Some("delete")),
+        ("cleanup.policy", APPEND, Some("delete")),
+        ("cleanup.policy", DELETE, None),
+        ("max.message.bytes", SET, Some("100")),
+    ] {
+        for validate_only in [true, false] {
+            let resource = vec![changes(TOPIC, TOPIC_OF_GROUPS, &[refused])];
+            let (code, message) = alter(&mut wire, resource, validate_only).await.remove(0);
+            assert_eq!(code, "INVALID_CONFIG", "{refused:?}");
+            assert!(message.contains(TOPIC_OF_GROUPS), "{message}");
+        }
+    }
+    let without = [("segment.bytes", Some("1000000"))];
+    assert_eq!(
+        replace(&mut wire, TOPIC_OF_GROUPS, &without).await,
+        "INVALID_CONFIG"
+    );
+    let allowed = [
+        ("cleanup.policy", Some("compact")),
+        ("retention.ms", Some("1")),
+        ("max.message.bytes", Some("8000000")),
+    ];
+    assert_eq!(replace(&mut wire, TOPIC_OF_GROUPS, &allowed).await, "NONE");
+    assert_eq!(
+        setting(&mut wire, TOPIC_OF_GROUPS, "cleanup.policy")
+            .await
+            .0,
+        "compact"
+    );
 }

@@ -12,6 +12,10 @@ use std::{
 };
 
 use broker_log::disk::{Disk, DiskFile, FileInfo, OpenMode, RealDisk};
+use broker_protocol::messages::{
+    ListGroupsRequest, OffsetCommitRequest,
+    offset_commit::{OffsetCommitRequestPartition, OffsetCommitRequestTopic},
+};
 use tokio::{sync::Semaphore, time::timeout};
 
 use crate::support::{
@@ -243,4 +247,44 @@ async fn a_failed_flush_is_an_error_and_no_later_request_believes_in_another() {
         assert_eq!(name(refused.error_code), "KAFKA_STORAGE_ERROR");
     }
     assert_eq!(disk.syncs(), 1);
+}
+
+#[tokio::test]
+async fn a_commit_is_answered_after_the_flush_that_its_topic_asks_for() {
+    let disk = disk(0, false);
+    let broker = broker_on(&disk, NEVER).await;
+    let mut wire = broker.connect().await;
+    wire.create_topic("orders", 1).await;
+    let configs = [("cleanup.policy", "compact"), ("flush.messages", "1")];
+    wire.create_topic_with("__consumer_offsets", 1, &configs)
+        .await;
+    let commit = OffsetCommitRequest {
+        group_id: "readers".into(),
+        topics: vec![OffsetCommitRequestTopic {
+            name: "orders".into(),
+            partitions: vec![OffsetCommitRequestPartition {
+                committed_offset: 7,
+                ..OffsetCommitRequestPartition::default()
+            }],
+        }],
+        ..OffsetCommitRequest::default()
+    };
+    let mut other = broker.connect().await;
+    let loading = ListGroupsRequest::default();
+    while name(other.call(&loading, 4).await.error_code) != "NONE" {
+        tokio::task::yield_now().await;
+    }
+    wire.send(&commit, 8).await;
+    let flushing = async {
+        while disk.syncs() == 0 {
+            other.fetch("orders", 0, 0).await;
+        }
+    };
+    timeout(PATIENCE, flushing).await.expect("it is flushed");
+    let early = timeout(Duration::from_millis(20), wire.stream.peek(&mut [0])).await;
+    assert!(early.is_err(), "answered before the flush");
+    disk.0.gate.add_permits(1);
+    let (_, answer) = wire.receive::<OffsetCommitRequest>(8).await;
+    assert_eq!(answer.topics[0].partitions[0].error_code, 0);
+    disk.0.gate.add_permits(10);
 }

@@ -5,10 +5,12 @@ use std::{collections::BTreeSet, time::Duration};
 use broker_protocol::{
     ByteString, ErrorCode,
     messages::{
-        DeleteGroupsRequest, DeleteTopicsRequest, DescribeGroupsRequest, FindCoordinatorRequest,
-        HeartbeatRequest, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
-        ListGroupsRequest, OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest,
-        SyncGroupRequest,
+        CreatePartitionsRequest, DeleteGroupsRequest, DeleteRecordsRequest, DeleteTopicsRequest,
+        DescribeGroupsRequest, FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest,
+        JoinGroupResponse, LeaveGroupRequest, ListGroupsRequest, OffsetCommitRequest,
+        OffsetDeleteRequest, OffsetFetchRequest, SyncGroupRequest,
+        create_partitions::CreatePartitionsTopic,
+        delete_records::{DeleteRecordsPartition, DeleteRecordsTopic},
         describe_groups::DescribedGroup,
         join_group::JoinGroupRequestProtocol,
         leave_group::MemberIdentity,
@@ -553,5 +555,29 @@ async fn only_the_broker_writes_and_keeps_its_own_topic() {
         response.responses[0].error_code,
         ErrorCode::InvalidRequest.code()
     );
+    let start_at_the_end = DeleteRecordsRequest {
+        topics: vec![DeleteRecordsTopic {
+            name: "__consumer_offsets".into(),
+            partitions: vec![DeleteRecordsPartition {
+                partition_index: 0,
+                offset: -1,
+            }],
+        }],
+        timeout_ms: 1000,
+    };
+    let response = wire.call(&start_at_the_end, 2).await;
+    let code = response.topics[0].partitions[0].error_code;
+    assert_eq!(name(code), "INVALID_TOPIC_EXCEPTION");
+    let grow = CreatePartitionsRequest {
+        topics: vec![CreatePartitionsTopic {
+            name: "__consumer_offsets".into(),
+            count: 5,
+            assignments: None,
+        }],
+        timeout_ms: 1000,
+        validate_only: false,
+    };
+    let response = wire.call(&grow, 3).await;
+    assert_eq!(name(response.results[0].error_code), "INVALID_PARTITIONS");
     assert_eq!(offset(&mut wire, "tool").await, 7);
 }

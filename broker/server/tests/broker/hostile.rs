@@ -62,7 +62,7 @@ async fn bytes_that_are_no_request_close_their_connection_only() {
         ),
         ("an API nobody knows", request(9999, 0, &[])),
         ("an API below zero", request(-1, 0, &[])),
-        ("a group API, which is not served", request(11, 0, &[])),
+        ("a join without a body", request(11, 0, &[])),
         ("a version too new", request(3, 14, &[0; 20])),
         ("a version below zero", request(3, -1, &[0; 20])),
         ("a fetch too old", request(1, 3, &[0; 40])),
@@ -219,6 +219,45 @@ async fn clients_that_stall_or_idle_are_closed() {
         began.elapsed() >= Duration::from_millis(600),
         "closed before it was idle for long"
     );
+}
+
+/// More of 900 kB than the sockets of both sides hold.
+const ANSWERS: usize = 40;
+
+#[tokio::test]
+async fn a_client_that_reads_nothing_is_closed_and_gives_its_place_back() {
+    let broker = TestBroker::start_with(|config| {
+        config.max_connections = 2;
+        config.idle_timeout = Duration::from_millis(600);
+    })
+    .await;
+    let mut wire = broker.connect().await;
+    wire.create_topic("orders", 1).await;
+    let large = batch(&[&"x".repeat(900_000)]);
+    wire.append("orders", 0, large).await;
+    let mut slow = broker.connect().await;
+    for _ in 0..ANSWERS {
+        slow.send(&fetch_request("orders", 0, 0), 12).await;
+    }
+    // Its place is the only one to be had: it is free once the slow one has been closed.
+    let closed = async {
+        loop {
+            let mut next = broker.connect().await;
+            // The other one must not be idle meanwhile.
+            wire.list_offset("orders", 0, -1).await;
+            if next.stream.write_all(&request(18, 0, &[])).await.is_ok() && next.try_frame().await {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let closed = tokio::time::timeout(crate::support::PATIENCE, closed).await;
+    assert!(closed.is_ok(), "the slow client keeps its place");
+    let mut sent = Vec::new();
+    let read = tokio::io::AsyncReadExt::read_to_end(&mut slow.stream, &mut sent);
+    let read = tokio::time::timeout(crate::support::PATIENCE, read).await;
+    assert!(read.is_ok(), "the slow client is still answered");
+    assert!(sent.len() < ANSWERS * 900_000, "nothing was held up");
 }
 
 #[tokio::test]

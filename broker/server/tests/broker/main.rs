@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod admin;
 #[cfg(test)]
+mod bad_groups;
+#[cfg(test)]
 mod cluster;
 #[cfg(test)]
 mod compaction;
