@@ -121,12 +121,13 @@ pub struct Config {
     /// Default 55 MiB. Kafka: `fetch.max.bytes`.
     #[serde(with = "exact_size")]
     pub fetch_max_bytes: ByteSize,
-    /// Bytes of all requests being read or handled; further requests wait unread in their sockets.
-    /// At least `max_request_bytes`. Default 256 MiB. Kafka: `queued.max.request.bytes`.
+    /// Bytes of all large requests being read or handled; further ones wait unread in their sockets. Beside them
+    /// there are buffers: 16 KiB a connection that is not idle, 64 KiB at most, and 256 KiB for up to 128 connections with
+    /// more than that under way. At least `max_request_bytes`. Default 256 MiB. Kafka: `queued.max.request.bytes`.
     #[serde(with = "exact_size")]
     pub request_bytes_in_flight: ByteSize,
-    /// Bytes of records in all Fetch answers being built or written; beyond them an answer holds one batch
-    /// only. Default 256 MiB. No Kafka property.
+    /// Bytes of records in all Fetch answers in memory; beyond them an answer holds one batch only. Without TLS, what is
+    /// large goes from the page cache to the socket and is not counted. Default 256 MiB. No Kafka property.
     #[serde(with = "exact_size")]
     pub fetch_bytes_in_flight: ByteSize,
     /// Fetch sessions (KIP-227) that are remembered; beyond them one that was not used for 2 min, or a smaller one,
