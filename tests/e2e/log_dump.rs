@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::Output;
 use std::time::Duration;
 
 use broker_client::protocol::ids::TopicName;
@@ -204,7 +205,20 @@ fn dump(files: &[PathBuf], more: &[&str]) -> BTreeMap<PathBuf, String> {
     let paths: Vec<&str> = files.iter().map(|path| path.to_str().unwrap()).collect();
     let mut command = test_support::kafka().tool_command("org.apache.kafka.tools.DumpLogSegments");
     command.args(more).args(["--files", &paths.join(",")]);
-    let output = command.output().unwrap();
+    let printed = sound_dump(command.output().unwrap());
+    let of_files = printed.split("Dumping ").skip(1);
+    let parts: BTreeMap<PathBuf, String> = of_files
+        .map(|part| {
+            let (name, rest) = part.split_once('\n').unwrap();
+            (PathBuf::from(name.trim()), rest.to_owned())
+        })
+        .collect();
+    assert_eq!(parts.len(), files.len(), "{printed}");
+    parts
+}
+
+/// What the tool printed of logs in which it found nothing wrong, on either stream.
+pub(crate) fn sound_dump(output: Output) -> String {
     assert_success(&output);
     assert_no_complaint(&String::from_utf8(output.stderr).unwrap());
     let printed = String::from_utf8(output.stdout).unwrap();
@@ -217,15 +231,7 @@ fn dump(files: &[PathBuf], more: &[&str]) -> BTreeMap<PathBuf, String> {
     ] {
         assert!(!printed.contains(bad), "{bad}: {printed}");
     }
-    let of_files = printed.split("Dumping ").skip(1);
-    let parts: BTreeMap<PathBuf, String> = of_files
-        .map(|part| {
-            let (name, rest) = part.split_once('\n').unwrap();
-            (PathBuf::from(name.trim()), rest.to_owned())
-        })
-        .collect();
-    assert_eq!(parts.len(), files.len(), "{printed}");
-    parts
+    printed
 }
 
 /// Nothing is said but that offsets do not follow each other: at the start of each file that does not begin with

@@ -249,7 +249,8 @@ async fn wait_for_enough(
     min_bytes: i32,
     max_bytes: usize,
 ) -> Round {
-    let began = Instant::now();
+    // By the clock that it sleeps by.
+    let began = tokio::time::Instant::now();
     let max_wait = Duration::from_millis(u64::try_from(max_wait_ms).unwrap_or(0));
     let min_bytes = usize::try_from(min_bytes).unwrap_or(0).min(max_bytes);
     let mut watch: Option<Watch> = None;
