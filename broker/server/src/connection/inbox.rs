@@ -113,6 +113,20 @@ impl Inbox {
         if let Some(request) = self.ready() {
             return Ok(Some(request));
         }
+        if self.buffer.is_empty() {
+            let stop = self.stop.clone();
+            let read = tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(None),
+                read = self.first(stream) => read?,
+            };
+            if read == 0 {
+                return Ok(None);
+            }
+            if let Some(request) = self.ready() {
+                return Ok(Some(request));
+            }
+        }
         let Some((length, begun)) = self.length(stream).await? else {
             return Ok(None);
         };
@@ -129,19 +143,10 @@ impl Inbox {
         }
     }
 
-    /// The next request's length, taken from the buffer, and when its first byte was here.
+    /// The length of the next request, of which there is a part, taken from the buffer, and since when there is. `None`
+    /// when the broker stops.
     async fn length(&mut self, stream: &mut Stream) -> Result<Option<(usize, Instant)>, Closed> {
         let stop = self.stop.clone();
-        if self.buffer.is_empty() {
-            let read = tokio::select! {
-                biased;
-                () = stop.cancelled() => return Ok(None),
-                read = self.first(stream) => read?,
-            };
-            if read == 0 {
-                return Ok(None);
-            }
-        }
         let begun = Instant::now();
         let deadline = begun + self.shared.config.request_read_timeout;
         while self.buffer.len() < frame::PREFIX_LEN {

@@ -345,8 +345,8 @@ impl Connection {
             let mut before = frame.split_to(position.saturating_sub(written));
             written = position;
             while before.has_remaining() {
-                let sent = timeout(patience, self.stream.write_before_file(&mut before)).await;
-                if sent.map_err(|_| Closed::Idle)?? == 0 {
+                let sending = self.stream.write_before_file(&mut before);
+                if at_once_or_within(patience, sending).await? == 0 {
                     return Err(Closed::ClientLeft);
                 }
             }
@@ -368,13 +368,29 @@ async fn write_all(
         return Ok(());
     }
     while bytes.has_remaining() {
-        let written = timeout(patience, stream.write_buf(bytes)).await;
-        if written.map_err(|_| Closed::Idle)?? == 0 {
+        let sending = async {
+            let written = stream.write_buf(bytes).await?;
+            stream.flush().await?;
+            Ok::<_, io::Error>(written)
+        };
+        if at_once_or_within(patience, sending).await? == 0 {
             return Err(Closed::ClientLeft);
         }
     }
-    let flushed = timeout(patience, stream.flush()).await;
-    Ok(flushed.map_err(|_| Closed::Idle)??)
+    Ok(())
+}
+
+/// What `sending` gives; it has time until `patience` is over. A timer is made only when it has to wait.
+async fn at_once_or_within<T>(
+    patience: Duration,
+    sending: impl Future<Output = io::Result<T>>,
+) -> Result<T, Closed> {
+    let mut sending = pin!(sending);
+    if let Poll::Ready(sent) = futures::poll!(sending.as_mut()) {
+        return Ok(sent?);
+    }
+    let sent = timeout(patience, sending).await;
+    Ok(sent.map_err(|_| Closed::Idle)??)
 }
 
 /// Sends a part of a log, of which some must be taken within `patience`.
@@ -390,10 +406,7 @@ async fn send_file(
     while done < slice.len() {
         let (position, len) = (slice.position() + done as u64, slice.len() - done);
         let sending = stream.send_file(file, position, len.min(SENT_AT_ONCE));
-        match timeout(patience, sending)
-            .await
-            .map_err(|_| Closed::Idle)??
-        {
+        match at_once_or_within(patience, sending).await? {
             0 => return Err(Closed::Io(io::ErrorKind::UnexpectedEof.into())),
             sent => done += sent,
         }

@@ -31,6 +31,8 @@ mod operators;
 #[cfg(test)]
 mod pipelining;
 #[cfg(test)]
+mod power_cut;
+#[cfg(test)]
 mod produce;
 #[cfg(test)]
 mod restart;
