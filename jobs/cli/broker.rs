@@ -81,7 +81,12 @@ pub(super) fn broker_failure(error: broker_server::Error) -> Failure {
             "correct the file, or the key under [broker.tls] or [broker.sasl] that names it",
         );
     }
-    Failure::new(Exit::Failed, error)
+    match error.kind() {
+        broker_server::ErrorKind::Caller => Failure::new(Exit::Usage, error),
+        broker_server::ErrorKind::Fatal | broker_server::ErrorKind::Retriable => {
+            Failure::new(Exit::Failed, error)
+        }
+    }
 }
 
 #[cfg(test)]

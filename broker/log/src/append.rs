@@ -10,7 +10,7 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use broker_protocol::record::{BatchHeader, RecordBatch, TimestampType, stamp};
+use broker_protocol::record::{BatchHeader, Compression, RecordBatch, TimestampType, stamp};
 
 use crate::disk::write_all_vectored;
 use crate::error::{Error, Rejected, Result};
@@ -59,8 +59,8 @@ impl PartitionLog {
     /// recognised as a repetition. All accepted ones are written with one vectored write (one per segment, if a new
     /// one is begun). Nothing is synced; readers see them when this returns.
     ///
-    /// Checked per batch: CRC-32C, record format 2, record count against offsets, `max.message.bytes`, no control
-    /// batch, producer epoch and sequence. `now_ms` is the broker's clock, for log append time and the age of segments.
+    /// Checked per batch: CRC-32C, record format 2, record count against offsets, that uncompressed records fill it,
+    /// `max.message.bytes`, no control batch, producer epoch and sequence. `now_ms` is the broker's clock, for log append time and the age of segments.
     ///
     /// # Errors
     /// [`Error::Offline`]; [`Error::DiskFull`] or [`Error::Io`] from writing: none of the batches is in the log then.
@@ -228,6 +228,11 @@ impl PartitionLog {
         batch
             .check_crc()
             .map_err(|source| Rejected::BadCrc { source })?;
+        // While its bytes are still in the processor's cache.
+        if matches!(header.compression(), Ok(Compression::None)) && !batch.is_filled() {
+            let reason = "the records do not fill the batch";
+            return Err(Rejected::Malformed { reason });
+        }
         self.producers.judge(header)
     }
 

@@ -111,9 +111,8 @@ impl Shared {
             Ok(id)
         });
         reserved.await.unwrap_or_else(|Failed| {
-            Err(Error::Damaged {
-                path: self.config.data_dir.clone(),
-                reason: "reserving producer ids failed inside the broker".to_owned(),
+            Err(Error::Internal {
+                operation: "reserving producer ids",
             })
         })
     }
@@ -300,7 +299,7 @@ impl Broker {
         }
         shared.security.warn_at_start(&config);
         for (name, address) in listeners.addresses() {
-            info!(%address, listener = name, data_dir = %config.data_dir.display(), "broker is ready");
+            info!(%address, listener = name, data_dir = %config.data_dir.display(), "broker listens");
         }
         let admin = listeners.take_admin();
         if let Some(admin) = &admin {
@@ -314,7 +313,9 @@ impl Broker {
         let ready = self.ready;
         connections.spawn(async move {
             groups.load().await;
-            ready.send_replace(groups.is_loaded());
+            if !ready.send_replace(groups.is_loaded()) && groups.is_loaded() {
+                info!("broker is ready");
+            }
         });
         connections.spawn(reloading(Arc::clone(&shared), stop.clone()));
         let serving = listener::run(&shared, listeners, &connections, &stop, &abort);
@@ -355,9 +356,8 @@ impl Broker {
             return Err(Error::AllOffline { path, partitions });
         }
         closed.unwrap_or_else(|_| {
-            Err(Error::Damaged {
-                path: config.data_dir.clone(),
-                reason: "closing the logs failed inside the broker".to_owned(),
+            Err(Error::Internal {
+                operation: "closing the logs",
             })
         })
     }

@@ -69,6 +69,14 @@ pub enum Error {
         /// What is wrong in it.
         reason: String,
     },
+    /// Something went wrong that should not be possible; the logs are as after a kill.
+    #[error(
+        "{operation} failed inside the broker; start it again, which recovers the logs, and report it"
+    )]
+    Internal {
+        /// What it was doing.
+        operation: &'static str,
+    },
     /// The data directory belongs to a broker with another id.
     #[error("{} belongs to node {stored}, not to node {configured}; correct node_id", path.display())]
     OtherNode {
@@ -145,7 +153,7 @@ impl Error {
                 broker_log::ErrorKind::Fatal => Kind::Fatal,
                 broker_log::ErrorKind::Caller => Kind::Caller,
             },
-            Self::AllOffline { .. } => Kind::Fatal,
+            Self::AllOffline { .. } | Self::Internal { .. } => Kind::Fatal,
             Self::File { .. } | Self::Damaged { .. } | Self::UnknownPartition { .. } => Kind::Fatal,
         }
     }

@@ -39,7 +39,7 @@ pub(crate) struct Topic {
     pub(crate) overrides: Overrides,
     /// Settings ready for use.
     pub(crate) config: TopicConfig,
-    /// By index; `None` is a partition whose log could not be opened. See [`Self::indexed`] for those in use.
+    /// By index; `None` is a partition whose log could not be opened; one may fail later, too. See [`Self::indexed`] for those in use.
     pub(crate) partitions: Vec<Option<Arc<Partition>>>,
 }
 

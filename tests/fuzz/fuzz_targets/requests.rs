@@ -76,20 +76,25 @@ impl Bench {
         };
         let mut out = BytesMut::new();
         frame::encode_request(&mut out, &request, 7, 1, None).expect("a request");
-        self.request(out.freeze().slice(frame::PREFIX_LEN..));
+        self.requests(vec![out.freeze().slice(frame::PREFIX_LEN..)]);
     }
 
-    fn request(&self, frame: Bytes) {
-        let asked = frame.get(4..8).map(<[u8]>::to_vec);
-        let answering = async { timeout(MONTHS, answer(&self.broker, frame.clone())).await };
+    /// Sends requests one behind the other. Each answer is whole, and to one of them, in their order.
+    fn requests(&self, frames: Vec<Bytes>) {
+        let ids = frames.iter().filter_map(|frame| frame.get(4..8));
+        let mut asked = ids.map(<[u8]>::to_vec).collect::<Vec<_>>().into_iter();
+        let answering = async { timeout(MONTHS, answer(&self.broker, frames.clone())).await };
         let answered = self.runtime.block_on(answering);
-        let reply = answered.unwrap_or_else(|_| panic!("no answer to {frame:?}"));
-        if let Some(reply) = reply {
-            let (length, rest) = reply.split_first_chunk::<4>().expect("a length");
-            let length = usize::try_from(i32::from_be_bytes(*length));
-            assert_eq!(length, Ok(rest.len()), "to {frame:?}");
-            assert_eq!(rest.get(..4).map(<[u8]>::to_vec), asked, "to {frame:?}");
+        let answered = answered.unwrap_or_else(|_| panic!("no answer to {frames:?}"));
+        let mut rest = &answered[..];
+        while let Some((length, behind)) = rest.split_first_chunk::<4>() {
+            let length = usize::try_from(i32::from_be_bytes(*length)).expect("a length");
+            let whole = behind.split_at_checked(length).expect("a whole answer");
+            let (id, _) = whole.0.split_first_chunk::<4>().expect("an id");
+            assert!(asked.any(|asked| asked == *id), "in the answers to {frames:?}");
+            rest = whole.1;
         }
+        assert!(rest.is_empty(), "behind the answers to {frames:?}");
     }
 }
 
@@ -106,13 +111,15 @@ fuzz_target!(|input: &[u8]| {
         let Some(bench) = bench else { return };
         bench.left -= 1;
         let mut rest = input;
+        let mut frames = Vec::new();
         while let Some((length, behind)) = rest.split_first_chunk::<2>() {
             let length = usize::from(u16::from_be_bytes(*length)).min(behind.len());
             let (frame, behind) = behind.split_at(length);
             rest = behind;
             if frame.len() >= frame::MIN_REQUEST_LEN {
-                bench.request(Bytes::copy_from_slice(frame));
+                frames.push(Bytes::copy_from_slice(frame));
             }
         }
+        bench.requests(frames);
     });
 });

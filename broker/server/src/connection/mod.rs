@@ -229,7 +229,7 @@ impl Connection {
             let Answers { reply, refused } = self.answer(requests).await?;
             match reply {
                 None => {}
-                Some(reply) if self.outbox.len() + reply.len() <= OUTBOX => {
+                Some(reply) if self.may_wait(&reply) => {
                     if self.outbox.is_empty() {
                         self.outbox = reply.frame;
                     } else {
@@ -246,6 +246,11 @@ impl Connection {
                 return Err(refused.into());
             }
         }
+    }
+
+    /// Whether an answer may wait for more: it is short, and nothing goes with it.
+    fn may_wait(&self, reply: &Reply) -> bool {
+        reply.files.is_empty() && self.outbox.len() + reply.len() <= OUTBOX
     }
 
     /// The request, and those behind it that are here and may be handled together with it.

@@ -1,6 +1,6 @@
 //! `ElectLeaders` 0–2: one broker leads what it can lead, so no election is ever needed.
 //!
-//! A partition whose log could not be opened has no leader and no other replica to become one.
+//! A partition whose log could not be opened, or has failed since, has no leader and no other replica to become one.
 
 use broker_protocol::{
     ByteString, ErrorCode,
@@ -18,8 +18,7 @@ const PREFERRED: i8 = 0;
 const UNCLEAN: i8 = 1;
 
 const NOT_NEEDED: &str = "this broker leads the partition, its only replica";
-const OFF_LINE: &str =
-    "the log of the only replica could not be opened; see the broker's log of its start";
+const OFF_LINE: &str = "the only replica is off line after a failure of the disk; see the broker's log, and start it again";
 
 pub(super) fn handle(context: &Context<'_>, request: ElectLeadersRequest) -> ElectLeadersResponse {
     if !(PREFERRED..=UNCLEAN).contains(&request.election_type) {

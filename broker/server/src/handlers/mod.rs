@@ -200,7 +200,7 @@ pub(crate) enum Refused {
 ///
 /// Dropping the future is safe between requests' effects: an append or a change of topics that has begun is
 /// completed, its answer is lost.
-pub(crate) async fn dispatch(context: &Context<'_>, body: Bytes) -> Result<Option<Reply>, Refused> {
+async fn dispatch(context: &Context<'_>, body: Bytes) -> Result<Option<Reply>, Refused> {
     let begun = Instant::now();
     let mut counted = Counted::begin(context, &body);
     let answered = dispatch_counted(context, body, &mut counted).await;
@@ -388,14 +388,6 @@ async fn call(
         }};
     }
     match api {
-        ApiKey::Produce => {
-            let request = Message::decode(&mut body, version)?;
-            let response = produce::handle(context, vec![(version, request)]).await;
-            match response.into_iter().next().transpose()?.flatten() {
-                Some(response) => answered(&response, version, header),
-                None => Ok(None),
-            }
-        }
         ApiKey::Fetch => {
             let request = Message::decode(&mut body, version)?;
             let mut fetched = fetch::handle(context, version, request).await;
@@ -454,7 +446,8 @@ async fn call(
             let response = describe_cluster::handle(context, &request);
             answered(&response, version, header)
         }
-        _ => Err(Refused::NotServed { api, version }),
+        // Produce is not for one request alone: see `dispatch_produce`.
+        ApiKey::Produce | _ => Err(Refused::NotServed { api, version }),
     }
 }
 

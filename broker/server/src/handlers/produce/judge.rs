@@ -155,15 +155,6 @@ fn parse(records: Bytes, version: i16, topic: &Topic) -> Result<RecordBatch, Ref
         );
         return refuse(ErrorCode::RecordListTooLarge, message);
     }
-    let plain = header
-        .compression()
-        .is_ok_and(|codec| codec == Compression::None);
-    if plain && !batch.is_filled() {
-        return refuse(
-            ErrorCode::InvalidRecord,
-            "the records do not fill the batch",
-        );
-    }
     Ok(batch)
 }
 
