@@ -18,7 +18,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::{durable::replace_file, error::Error, topic_config::Overrides};
+use crate::{
+    durable::replace_file,
+    error::Error,
+    topic_config::{self, Overrides},
+};
 
 /// The file of topics in the data directory.
 pub(crate) const FILE_NAME: &str = "topics.json";
@@ -265,14 +269,17 @@ fn parse(content: &[u8]) -> Result<Body, String> {
         ));
     }
     let body = Body::deserialize(body).map_err(|error| format!("its body is odd: {error}"))?;
-    match body
-        .topics
-        .keys()
-        .find(|name| TopicName::new(name.as_str()).is_err())
-    {
-        Some(name) => Err(format!("`{name}` is no topic name")),
-        None => Ok(body),
+    for (name, record) in &body.topics {
+        if TopicName::new(name.as_str()).is_err() {
+            return Err(format!("`{name}` is no topic name"));
+        }
+        // One that is not understood must not be taken for zero: that would delete records.
+        for (key, value) in &record.configs {
+            topic_config::check(key, Some(value))
+                .map_err(|reason| format!("topic {name}: {reason}"))?;
+        }
     }
+    Ok(body)
 }
 
 /// Reads `meta.properties`, or makes it with a new cluster id; returns the cluster id.
@@ -387,6 +394,25 @@ mod tests {
             EmbeddedMetadata::open(folder.path(), 7).unwrap().deleting(),
             []
         );
+    }
+
+    #[test]
+    fn a_setting_that_is_not_understood_is_told_by_name() {
+        for (key, value) in [("retention.ms", "soon"), ("of.a.later.version", "1")] {
+            let folder = tempfile::tempdir().unwrap();
+            let store = EmbeddedMetadata::open(folder.path(), 1).unwrap();
+            let odd = TopicRecord {
+                configs: [(key.to_owned(), value.to_owned())].into(),
+                ..record(1)
+            };
+            store.create_topic(&topic("orders"), &odd).unwrap();
+            let error = EmbeddedMetadata::open(folder.path(), 1).unwrap_err();
+            let text = error.to_string();
+            assert!(
+                text.contains("topic orders") && text.contains(key),
+                "{text}"
+            );
+        }
     }
 
     #[test]
