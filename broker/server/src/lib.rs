@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  TCP ─► listener ─► connection ─► handlers ─► topics ─► partition ─► broker-log
-//!           limits      one frame     one file    name →     one lock a
-//!                       at a time     an API      partition  partition
+//!           limits      in order,     one file    name →     one lock a
+//!                       in batches    an API      partition  partition
 //! ```
 //!
 //! - [`Config`]: what an operator can set. [`Broker`]: opened on a directory, served on a listener.
@@ -20,7 +20,7 @@
 //!
 //! Lock order: a group, then a change of topics, then a partition's turn to flush, then its log, then its list of
 //! waiters, then the index of topics.
-//! No lock is held across an `.await`. A partition here is a log, a leader epoch and a high watermark that is
+//! But for the turn to flush no lock is held across an `.await`. A partition here is a log, a leader epoch and a high watermark that is
 //! the log's end, or the end of what has been flushed: the case of one replica.
 //!
 //! A leader epoch starts at 0 and rises by one at each start after an unclean stop, so that a reader which saw

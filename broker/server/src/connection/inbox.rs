@@ -9,13 +9,13 @@
 //! has memory set aside for that; a request larger than either gets what it needs, within the broker's bytes in
 //! flight, taken before the request is read. Both are given back when the client has been silent for a moment.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, pin::Pin, sync::Arc, time::Duration};
 
 use broker_protocol::frame;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, Sleep, sleep_until, timeout, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -53,6 +53,8 @@ pub(super) struct Inbox {
     large: Option<OwnedSemaphorePermit>,
     /// For a buffer that one request made larger than that, of the broker's bytes in flight.
     in_flight: Option<OwnedSemaphorePermit>,
+    /// Rings when a client may have been silent for a moment.
+    timer: Option<Pin<Box<Sleep>>>,
     /// Bytes of the largest request that is read.
     limit: usize,
 }
@@ -66,6 +68,7 @@ impl Inbox {
             buffer: BytesMut::new(),
             large: None,
             in_flight: None,
+            timer: None,
             limit: UNAUTHENTICATED_REQUEST,
         }
     }
@@ -213,8 +216,23 @@ impl Inbox {
         }
         let idle_timeout = self.shared.config.idle_timeout;
         let linger = LINGER.min(idle_timeout);
-        if let Ok(read) = timeout(linger, self.fill(stream, 0)).await {
-            return Ok(read?);
+        let since = Instant::now();
+        // One timer for all waits: it is set again when it rings, not for each request.
+        let timer = self.timer.take();
+        let mut timer = timer.unwrap_or_else(|| Box::pin(sleep_until(since + linger)));
+        loop {
+            tokio::select! {
+                biased;
+                read = self.fill(stream, 0) => {
+                    self.timer = Some(timer);
+                    return Ok(read?);
+                }
+                () = timer.as_mut() => {}
+            }
+            if since.elapsed() >= linger {
+                break;
+            }
+            timer.as_mut().reset(since + linger);
         }
         self.large = None;
         self.shrink();

@@ -11,7 +11,7 @@
 //! ```text
 //!  TLS handshake ─► SASL ─┐
 //!                         ▼
-//!  socket ─► Inbox ─► requests ─► handlers::dispatch ─► outbox ─► socket
+//!  socket ─► Inbox ─► requests ─► handlers::dispatch_all ─► outbox ─► socket
 //! ```
 //!
 //! Where a listener has TLS or SASL, both must be over by `authentication_timeout` after the connection was
