@@ -91,7 +91,10 @@ impl Bench {
             let length = usize::try_from(i32::from_be_bytes(*length)).expect("a length");
             let whole = behind.split_at_checked(length).expect("a whole answer");
             let (id, _) = whole.0.split_first_chunk::<4>().expect("an id");
-            assert!(asked.any(|asked| asked == *id), "in the answers to {frames:?}");
+            assert!(
+                asked.any(|asked| asked == *id),
+                "in the answers to {frames:?}"
+            );
             rest = whole.1;
         }
         assert!(rest.is_empty(), "behind the answers to {frames:?}");
