@@ -10,6 +10,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use broker_client::protocol::ids::TopicName;
+use broker_client::{Client, FetchOptions, FetchedBatch, IsolationLevel, OffsetSpec};
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -584,4 +586,22 @@ pub(crate) fn seeds(usual: std::ops::Range<u64>) -> std::ops::Range<u64> {
     };
     let (from, to) = named.split_once("..").expect("seeds are A..B");
     from.parse().expect("a number")..to.parse().expect("a number")
+}
+
+/// All batches of a partition, transactions or not.
+pub(crate) async fn read_partition(
+    client: &Client,
+    topic: &TopicName,
+    partition: i32,
+) -> Vec<FetchedBatch> {
+    let (partitions, isolation) = ([partition], IsolationLevel::ReadUncommitted);
+    let ends = client.list_offsets(topic, &partitions, OffsetSpec::Latest, isolation);
+    let end = ends.await.unwrap().remove(&partition).unwrap().unwrap();
+    let range = 0..end.offset;
+    let mut range = client.fetch_range(topic.clone(), partition, range, FetchOptions::default());
+    let mut batches = Vec::new();
+    while let Some(fetched) = range.next().await.unwrap() {
+        batches.push(fetched);
+    }
+    batches
 }

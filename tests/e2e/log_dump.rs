@@ -10,13 +10,10 @@ use std::time::Duration;
 
 use broker_client::protocol::ids::TopicName;
 use broker_client::protocol::record::Compression;
-use broker_client::{
-    Client, ClientConfig, FetchOptions, FetchedBatch, IsolationLevel, OffsetSpec, ProducerConfig,
-    ProducerRecord,
-};
+use broker_client::{Client, ClientConfig, FetchedBatch, ProducerConfig, ProducerRecord};
 use tokio::runtime::Runtime;
 
-use crate::harness::{OurBroker, assert_success, list};
+use crate::harness::{OurBroker, assert_success, list, read_partition};
 
 const CODECS: [Compression; 5] = [
     Compression::None,
@@ -160,22 +157,7 @@ async fn compacted(client: &Client) {
 }
 
 async fn read(client: &Client, name: &str, partition: i32) -> Vec<FetchedBatch> {
-    let (partitions, isolation) = ([partition], IsolationLevel::ReadUncommitted);
-    let topic = topic(name);
-    let ends = client.list_offsets(&topic, &partitions, OffsetSpec::Latest, isolation);
-    let end = ends
-        .await
-        .unwrap()
-        .remove(&partition)
-        .unwrap()
-        .unwrap()
-        .offset;
-    let mut range = client.fetch_range(topic, partition, 0..end, FetchOptions::default());
-    let mut batches = Vec::new();
-    while let Some(fetched) = range.next().await.unwrap() {
-        batches.push(fetched);
-    }
-    batches
+    read_partition(client, &topic(name), partition).await
 }
 
 /// Appends the beginning of a batch to a partition's last segment, as a kill in mid-write may leave it. Its length.

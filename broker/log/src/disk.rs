@@ -14,6 +14,8 @@ use std::time::UNIX_EPOCH;
 
 /// Bytes between two looks into the page cache.
 const PROBE_STEP: usize = 128 << 10;
+/// Bytes of the smallest page.
+const PAGE: u64 = 4 << 10;
 
 /// How [`Disk::open`] treats a file that is or is not there. Files are always opened for reading and writing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -347,7 +349,9 @@ impl DiskFile for RealFile {
 fn probes(position: u64, len: usize) -> impl Iterator<Item = u64> {
     let last = (len as u64).saturating_sub(1);
     let steps = (0..len as u64).step_by(PROBE_STEP);
-    steps.chain([last]).map(move |offset| position + offset)
+    // Within a page of the last step it would be told the same again.
+    let end = Some(last).filter(|last| last % PROBE_STEP as u64 >= PAGE);
+    steps.chain(end).map(move |offset| position + offset)
 }
 
 fn is_byte_cached(file: &File, position: u64) -> bool {

@@ -112,10 +112,17 @@ pub(crate) struct Now {
 pub(crate) struct Placed {
     /// Where.
     pub(crate) appended: Appended,
-    /// Whether it is to be answered only after [`Partition::flush_to`] its end: `flush.messages` records wait for one.
-    pub(crate) owes_flush: bool,
-    /// Whether nobody sees it before a flush; whoever asked for acks=all is answered after one.
-    pub(crate) hidden: bool,
+    /// `flush.messages` records wait for a flush.
+    flush_is_due: bool,
+    /// Nobody sees it before a flush.
+    hidden: bool,
+}
+
+impl Placed {
+    /// Whether it is to be answered only after [`Partition::flush_to`] its end.
+    pub(crate) fn owes_flush(&self, acks_all: bool) -> bool {
+        self.flush_is_due || (self.hidden && acks_all)
+    }
 }
 
 impl Partition {
@@ -232,7 +239,7 @@ impl Partition {
                         let unflushed = appended.end_offset > recovery_point;
                         Ok(Placed {
                             appended,
-                            owes_flush: unflushed && owes,
+                            flush_is_due: unflushed && owes,
                             hidden: unflushed && hides,
                         })
                     }

@@ -43,8 +43,8 @@ impl Space {
         }
     }
 
-    /// Takes `bytes` out of the allowance at `now`, by the monotonic timer. `measure` gives the free bytes, `None` where that is unknown, which
-    /// allows anything.
+    /// Takes `bytes` out of the allowance at `now`, by the monotonic timer. `measure` gives the free bytes, `None` where
+    /// that is unknown, which allows anything.
     pub(crate) fn take(
         &self,
         bytes: usize,

@@ -47,7 +47,7 @@ impl Stream {
         }
     }
 
-    /// Writes all of what comes before [`Stream::send_file`], in plaintext only. Not cancel safe.
+    /// Writes a part of what comes before [`Stream::send_file`], in plaintext only. Not cancel safe.
     pub(crate) async fn write_before_file(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
         let Self::Plain(stream) = self else {
             return Err(io::ErrorKind::Unsupported.into());

@@ -10,6 +10,9 @@ use bytesize::ByteSize;
 
 use crate::config::Config;
 
+/// Kafka's name of the topic in which groups are written down.
+pub(crate) const CONSUMER_OFFSETS: &str = "__consumer_offsets";
+
 /// What a topic's settings are when written down: only those that differ from the broker's.
 pub(crate) type Overrides = BTreeMap<String, String>;
 
@@ -402,11 +405,19 @@ pub(crate) fn check(name: &str, value: Option<&str>) -> Result<(), String> {
     }
 }
 
-/// Checks settings, each of which passed [`check`], beside each other.
+/// Checks all settings of a topic, each of which passed [`check`], beside each other and for what the topic is.
 ///
 /// # Errors
 /// The sentence to answer with `INVALID_CONFIG`.
-pub(crate) fn check_together(overrides: &Overrides) -> Result<(), String> {
+pub(crate) fn check_all(config: &Config, topic: &str, overrides: &Overrides) -> Result<(), String> {
+    check_together(overrides)?;
+    if topic == CONSUMER_OFFSETS {
+        check_offsets_topic(config, overrides)?;
+    }
+    Ok(())
+}
+
+fn check_together(overrides: &Overrides) -> Result<(), String> {
     let (least, most) = ("min.compaction.lag.ms", "max.compaction.lag.ms");
     let whole = |name| overrides.get(name)?.trim().parse::<i64>().ok();
     match (whole(least), whole(most)) {
@@ -417,11 +428,8 @@ pub(crate) fn check_together(overrides: &Overrides) -> Result<(), String> {
     }
 }
 
-/// Checks settings of `__consumer_offsets`, which passed [`check`]. Apache Kafka allows any, and then loses groups by them.
-///
-/// # Errors
-/// The sentence to answer with `INVALID_CONFIG`.
-pub(crate) fn check_offsets_topic(config: &Config, overrides: &Overrides) -> Result<(), String> {
+/// Apache Kafka allows any settings here, and then loses groups by them.
+fn check_offsets_topic(config: &Config, overrides: &Overrides) -> Result<(), String> {
     let settings = Settings { config, overrides };
     if !settings.cleanup("compact") || settings.cleanup("delete") {
         return Err(

@@ -22,11 +22,8 @@ use crate::{
     error::Error,
     metadata_store::{MetadataStore, TopicRecord},
     partition::Partition,
-    topic_config::{Overrides, TopicConfig},
+    topic_config::{CONSUMER_OFFSETS, Overrides, TopicConfig},
 };
-
-/// Kafka's name of the topic in which groups are written down.
-pub(crate) const CONSUMER_OFFSETS: &str = "__consumer_offsets";
 
 /// A topic; replaced as a whole when it grows.
 #[derive(Debug)]
@@ -39,7 +36,8 @@ pub(crate) struct Topic {
     pub(crate) overrides: Overrides,
     /// Settings ready for use.
     pub(crate) config: TopicConfig,
-    /// By index; `None` is a partition whose log could not be opened; one may fail later, too. See [`Self::indexed`] for those in use.
+    /// By index; `None` is a partition whose log could not be opened; one may fail later, too. See [`Self::indexed`] for
+    /// those in use.
     pub(crate) partitions: Vec<Option<Arc<Partition>>>,
 }
 

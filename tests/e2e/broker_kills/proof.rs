@@ -5,9 +5,10 @@ use std::fmt;
 use std::ops::AddAssign;
 
 use broker_client::protocol::ids::TopicName;
-use broker_client::{Client, FetchOptions, FetchedBatch, IsolationLevel, OffsetSpec};
+use broker_client::{Client, FetchedBatch};
 
 use super::load::{Acked, key_of};
+use crate::harness::read_partition;
 
 /// A record as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,21 +62,8 @@ impl fmt::Display for Proof {
 
 /// All records of a partition.
 pub(super) async fn read(client: &Client, topic: &TopicName, partition: i32) -> Vec<Read> {
-    let isolation = IsolationLevel::ReadUncommitted;
-    let partitions = [partition];
-    let listed = client.list_offsets(topic, &partitions, OffsetSpec::Latest, isolation);
-    let end = listed
-        .await
-        .unwrap()
-        .remove(&partition)
-        .unwrap()
-        .unwrap()
-        .offset;
-    let mut range = client.fetch_range(topic.clone(), partition, 0..end, FetchOptions::default());
-    let mut read = Vec::new();
-    while let Some(fetched) = range.next().await.unwrap() {
-        read.extend(records_of(&fetched));
-    }
+    let batches = read_partition(client, topic, partition).await;
+    let read: Vec<Read> = batches.iter().flat_map(records_of).collect();
     assert!(read.is_sorted_by(|one, next| one.offset < next.offset));
     read
 }

@@ -153,15 +153,17 @@ async fn serve(
     let (stream, principal) = secured.map_err(|_| Closed::Unauthenticated)??;
     let inbox = Inbox::new(&shared, &stop);
     let mut connection = Connection {
-        shared,
-        listener,
-        principal,
-        local,
-        peer,
+        origin: Origin {
+            shared,
+            listener,
+            principal,
+            local,
+            peer,
+            stop,
+        },
         stream,
         inbox,
         outbox: BytesMut::new(),
-        stop,
     };
     let ended = connection.serve(deadline).await;
     // Best effort: who has gone does not hear it.
@@ -192,30 +194,48 @@ async fn secure(
     Ok((Stream::Tls(Box::new(stream)), principal))
 }
 
-struct Connection {
+/// Where the requests of a connection come from, for the handlers.
+struct Origin {
     shared: Arc<Shared>,
     listener: Arc<ListenerConfig>,
     principal: Principal,
     local: SocketAddr,
     peer: SocketAddr,
+    stop: CancellationToken,
+}
+
+impl Origin {
+    fn context(&self) -> Context<'_> {
+        Context {
+            broker: &self.shared,
+            stop: &self.stop,
+            listener: &self.listener,
+            principal: &self.principal,
+            local: self.local,
+            peer: self.peer,
+        }
+    }
+}
+
+struct Connection {
+    origin: Origin,
     stream: Stream,
     /// Requests not yet handled.
     inbox: Inbox,
     /// Answers not yet written.
     outbox: BytesMut,
-    stop: CancellationToken,
 }
 
 impl Connection {
     /// Answers until the client leaves or the broker stops; first of all it must be known who the client is.
     async fn serve(&mut self, deadline: Instant) -> Result<(), Closed> {
-        if self.listener.protocol.has_sasl() {
+        if self.origin.listener.protocol.has_sasl() {
             let known = timeout_at(deadline, self.authenticate()).await;
             let Some(principal) = known.map_err(|_| Closed::Unauthenticated)?? else {
                 return Ok(());
             };
-            debug!(peer = %self.peer, %principal, "client authenticated");
-            self.principal = principal;
+            debug!(peer = %self.origin.peer, %principal, "client authenticated");
+            self.origin.principal = principal;
         }
         self.inbox.trust();
         loop {
@@ -268,7 +288,7 @@ impl Connection {
 
     /// Writes the answers that wait.
     async fn send(&mut self) -> Result<(), Closed> {
-        let patience = self.shared.config.idle_timeout;
+        let patience = self.origin.shared.config.idle_timeout;
         write_all(&mut self.stream, &mut self.outbox, patience).await
     }
 
@@ -276,14 +296,14 @@ impl Connection {
     async fn authenticate(&mut self) -> Result<Option<Principal>, Closed> {
         let mut session = Session::Start;
         while let Some(frame) = self.inbox.next(&mut self.stream).await? {
-            let reply = handlers::authenticate(&self.context(), &mut session, frame)?;
+            let reply = handlers::authenticate(&self.origin.context(), &mut session, frame)?;
             match session {
                 Session::Done(principal) => {
                     self.write(reply).await?;
                     return Ok(Some(principal));
                 }
                 Session::Failed(reason) => {
-                    let sasl = self.shared.config.sasl.as_ref();
+                    let sasl = self.origin.shared.config.sasl.as_ref();
                     tokio::time::sleep(sasl.map_or(Duration::ZERO, |sasl| sasl.failure_delay))
                         .await;
                     self.write(reply).await?;
@@ -297,39 +317,21 @@ impl Connection {
         Ok(None)
     }
 
-    fn context(&self) -> Context<'_> {
-        Context {
-            broker: &self.shared,
-            stop: &self.stop,
-            listener: &self.listener,
-            principal: &self.principal,
-            local: self.local,
-            peer: self.peer,
-        }
-    }
-
     /// Handles requests; if they wait for something, the answers so far go first. A client that leaves while its
     /// answer is awaited frees what it held.
     async fn answer(&mut self, requests: Vec<Bytes>) -> Result<Answers, Closed> {
         let Self {
+            origin,
             stream,
             inbox,
             outbox,
-            ..
         } = self;
-        let context = Context {
-            broker: &self.shared,
-            stop: &self.stop,
-            listener: &self.listener,
-            principal: &self.principal,
-            local: self.local,
-            peer: self.peer,
-        };
+        let context = origin.context();
         let mut dispatch = pin!(handlers::dispatch_all(&context, requests));
         if let Poll::Ready(answers) = futures::poll!(dispatch.as_mut()) {
             return Ok(answers);
         }
-        write_all(stream, outbox, self.shared.config.idle_timeout).await?;
+        write_all(stream, outbox, origin.shared.config.idle_timeout).await?;
         tokio::select! {
             biased;
             answers = dispatch => Ok(answers),
@@ -344,7 +346,7 @@ impl Connection {
             permit,
             ..
         } = reply;
-        let patience = self.shared.config.idle_timeout;
+        let patience = self.origin.shared.config.idle_timeout;
         let mut written = 0;
         for (position, slice) in files {
             let mut before = frame.split_to(position.saturating_sub(written));

@@ -23,8 +23,8 @@ use super::{
 use crate::{
     clock::Clock,
     partition::{Now, Partition},
-    topic_config::Overrides,
-    topics::{CONSUMER_OFFSETS as TOPIC, ChangeError, Topic, Topics},
+    topic_config::{CONSUMER_OFFSETS as TOPIC, Overrides},
+    topics::{ChangeError, Topic, Topics},
 };
 
 /// Bytes read at a time at the start.
@@ -214,7 +214,7 @@ impl Journal for GroupJournal<'_> {
                 ErrorCode::CoordinatorNotAvailable
             }
         })?;
-        if placed.owes_flush || placed.hidden {
+        if placed.owes_flush(true) {
             self.owed.replace(Some(Owed {
                 end_offset: placed.appended.end_offset,
                 partition,

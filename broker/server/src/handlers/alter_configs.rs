@@ -25,7 +25,7 @@ use crate::{
     config::Config,
     pool::Failed,
     topic_config::{self, Overrides},
-    topics::{CONSUMER_OFFSETS, ChangeError},
+    topics::ChangeError,
 };
 
 /// A code and its sentence.
@@ -151,16 +151,11 @@ pub(super) async fn change(
     let name = TopicName::try_from(target.name.clone())
         .map_err(|error| (ErrorCode::InvalidTopicException, error.to_string()))?;
     let (broker, validate_only) = (Arc::clone(context.broker), target.validate_only);
-    let holds_offsets = name.as_str() == CONSUMER_OFFSETS;
     let change = move || {
         let edit = |overrides: &Overrides| {
             let edited = edit(&broker.config, overrides).and_then(|edited| {
-                let mut checked = topic_config::check_together(&edited);
-                if holds_offsets {
-                    checked = checked
-                        .and_then(|()| topic_config::check_offsets_topic(&broker.config, &edited));
-                }
-                checked.map_err(|message| (ErrorCode::InvalidConfig, message))?;
+                topic_config::check_all(&broker.config, name.as_str(), &edited)
+                    .map_err(|message| (ErrorCode::InvalidConfig, message))?;
                 Ok(edited)
             });
             edited.map_err(|(code, message)| ChangeError::Setting { code, message })

@@ -19,7 +19,6 @@ use crate::{
     broker::Shared,
     pool::Failed,
     topic_config::{self, Overrides},
-    topics::CONSUMER_OFFSETS,
 };
 
 /// A code and its sentence.
@@ -76,12 +75,8 @@ async fn create(
         let value = config.value.as_deref().unwrap_or_default();
         overrides.insert(config.name.to_string(), value.to_owned());
     }
-    let mut checked = topic_config::check_together(&overrides);
-    if name.as_str() == CONSUMER_OFFSETS {
-        let config = &context.broker.config;
-        checked = checked.and_then(|()| topic_config::check_offsets_topic(config, &overrides));
-    }
-    checked.map_err(|message| (ErrorCode::InvalidConfig, message))?;
+    topic_config::check_all(&context.broker.config, name.as_str(), &overrides)
+        .map_err(|message| (ErrorCode::InvalidConfig, message))?;
     let broker = Arc::clone(context.broker);
     let configs = describe(&broker, &overrides);
     let change = move || {

@@ -169,6 +169,16 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
+    /// One that is all in `frame`.
+    fn whole(frame: BytesMut, errors: Vec<i16>) -> Self {
+        Self {
+            frame,
+            files: Vec::new(),
+            permit: None,
+            errors,
+        }
+    }
+
     /// Bytes on the wire.
     pub(crate) fn len(&self) -> usize {
         let files = self.files.iter().map(|(_, slice)| slice.len());
@@ -299,12 +309,7 @@ async fn dispatch_produce(context: &Context<'_>, bodies: Vec<Bytes>) -> Answers 
 
 impl Answers {
     fn new(frame: BytesMut, refused: Option<Refused>) -> Self {
-        let reply = Reply {
-            frame,
-            files: Vec::new(),
-            permit: None,
-            errors: Vec::new(),
-        };
+        let reply = Reply::whole(frame, Vec::new());
         Self {
             reply: Some(reply).filter(|reply| reply.len() > 0),
             refused,
@@ -553,12 +558,7 @@ fn reply_into<M: Message>(
     header: &RequestHeader,
 ) -> Result<Reply, EncodeError> {
     let errors = encode(&mut frame, response, version, header)?;
-    Ok(Reply {
-        frame,
-        files: Vec::new(),
-        permit: None,
-        errors,
-    })
+    Ok(Reply::whole(frame, errors))
 }
 
 /// Appends an answer; the errors in it.

@@ -227,7 +227,7 @@ fn append(context: &Context<'_>, pieces: &[Piece], now: Now) -> (Appended, Vec<O
         for ((at, piece), outcome) in run.iter().zip(append_run(partition, run, now)) {
             if let Ok(placed) = &outcome {
                 count(context, &piece.batch, placed);
-                if placed.owes_flush || (placed.hidden && piece.acks_all) {
+                if placed.owes_flush(piece.acks_all) {
                     owes.end_offset = owes.end_offset.max(placed.appended.end_offset);
                     owes.pieces.push(*at);
                 }

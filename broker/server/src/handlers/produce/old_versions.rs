@@ -46,12 +46,7 @@ pub(in super::super) fn refuse_old(
     if let Some(prefix) = frame.first_chunk_mut() {
         *prefix = length.to_be_bytes();
     }
-    Ok(Some(Reply {
-        frame,
-        files: Vec::new(),
-        permit: None,
-        errors,
-    }))
+    Ok(Some(Reply::whole(frame, errors)))
 }
 
 /// A count or length that came out of a request, whose own length has 31 bits.
